@@ -1,0 +1,72 @@
+"""What an author is told: a stable code, one sentence, the place in the file, and what to write instead."""
+
+from __future__ import annotations
+
+import difflib
+import linecache
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from vortex.dsl.catalogue import CATALOGUE
+from vortex.dsl.ir import Location
+
+SCHEMA_VERSION = 1
+"""Version of the JSON form of a report; it changes when a field changes its meaning."""
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One finding. severity is "error" or "warning" (a lint); columns are 1-based, 0 where a whole file is meant."""
+
+    code: str
+    severity: str
+    file: str
+    line: int
+    column: int
+    message: str
+    remedy: str
+    end_line: int = 0
+    end_column: int = 0
+
+    def json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def diagnose(slug: str, file: str, location: Location | None, **facts: Any) -> Diagnostic:
+    """The catalogue's entry `slug`, filled with facts, at a place of the author's file."""
+    kind = CATALOGUE[slug]
+    place = location or Location(0, 0, 0, 0)
+    return Diagnostic(
+        code=kind.code,
+        severity=kind.severity,
+        file=file,
+        line=place.line,
+        column=place.column,
+        message=kind.message.format(**facts),
+        remedy=kind.remedy.format(**facts),
+        end_line=place.end_line,
+        end_column=place.end_column,
+    )
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """" Did you mean …?" with the closest of the known names, or nothing where none is close."""
+    known = sorted(set(names))
+    lowered = {each.lower(): each for each in reversed(known)}
+    close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
+    return f" Did you mean {lowered[close[0]]}?" if close else ""
+
+
+def render(finding: Diagnostic, source: str | None = None) -> str:
+    """The finding as plain text: place, message, the author's line with a caret, remedy."""
+    lines = source.splitlines() if source is not None else linecache.getlines(finding.file)
+    where = f"{finding.file}:{finding.line}:{finding.column}" if finding.line else finding.file
+    text = [f"{where}: {finding.severity} {finding.code}: {finding.message}"]
+    if 0 < finding.line <= len(lines):
+        line = lines[finding.line - 1].rstrip("\n").replace("\t", " ")
+        stop = finding.end_column if finding.end_line == finding.line else len(line) + 1
+        width = max(1, min(stop, len(line) + 1) - finding.column)
+        text += [f"    {line}", "    " + " " * (finding.column - 1) + "^" * width]
+    text.append(f"  = {finding.remedy}")
+    return "\n".join(text)

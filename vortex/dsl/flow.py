@@ -1,0 +1,106 @@
+"""`vFlow`, the class that an author derives from, and its hyper-parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import fields
+from typing import Any
+
+from vortex.dsl.ir import Policy
+from vortex.dsl.parameter import Parameter
+from vortex.dsl.trace import RECORDER
+
+READS: ContextVar[set[str] | None] = ContextVar("READS", default=None)
+"""Attributes that methods read while they are traced."""
+
+POLICY = tuple(each.name for each in fields(Policy))
+
+
+class FlowType(type):
+    """Notes which class attributes a traced method reads, and refuses what it would put there."""
+
+    def __getattribute__(cls, name: str) -> Any:
+        reads = READS.get()
+        if reads is not None:
+            reads.add(name)
+        return super().__getattribute__(name)
+
+    def __setattr__(cls, name: str, value: object) -> None:
+        recorder = RECORDER.get()
+        if recorder is not None:
+            recorder.report("self-state", name=name)
+        super().__setattr__(name, value)
+
+
+class vFlow(metaclass=FlowType):
+    """A sparse-attention method: `forward_cache(c)` summarises a finished block, `forward_indexer(q, c)` selects.
+
+    Class attributes are hyper-parameters; these every flow has:
+
+    block_size     tokens of a block, a power of two
+    budget         blocks attended in all: an integer or an expression over blocks, tokens, block_size, layer, layers
+    sink_blocks    first blocks that are always attended
+    recent_blocks  last blocks before the current one that are always attended
+    dense_layers   layers attended densely: numbers and ranges, e.g. "0-1, 5, 30-"
+    dense_below    requests shorter than this many tokens are attended densely; "auto" measures it
+    share_heads    False, or how the KV heads' scores are combined before selecting: "sum", "mean" or "max"
+    reuse_steps    decode steps that use one selection
+    reuse_layers   consecutive layers that use one selection
+    """
+
+    block_size: int = 16
+    budget: int | str = "max(32, 12.5% * blocks)"
+    sink_blocks: int = 1
+    recent_blocks: int = 1
+    dense_layers: str = ""
+    dense_below: int | str = 0
+    share_heads: bool | str = False
+    reuse_steps: int = 1
+    reuse_layers: int = 1
+
+    scale: float
+    """1 / sqrt(dim) of the model: what attention multiplies q k^T with."""
+
+    def __getattribute__(self, name: str) -> Any:
+        reads = READS.get()
+        if reads is not None:
+            reads.add(name)
+        return super().__getattribute__(name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        recorder = RECORDER.get()
+        if recorder is not None:
+            recorder.report("self-state", name=name)
+        super().__setattr__(name, value)
+
+
+def own_attributes(flow: type[vFlow]) -> dict[str, Any]:
+    """The author's hyper-parameters: class attributes that are neither methods nor Parameters nor private."""
+    found: dict[str, Any] = {}
+    for each in reversed(flow.__mro__[: flow.__mro__.index(vFlow)]):
+        for name, value in vars(each).items():
+            hidden = name.startswith("_") or name in POLICY or name in ("scale", "forward_cache", "forward_indexer")
+            if not hidden and not callable(value) and not isinstance(
+                value, Parameter | staticmethod | classmethod | property
+            ):
+                found[name] = value
+    return found
+
+
+@contextmanager
+def settings(flow: type[vFlow], values: Mapping[str, Any]) -> Iterator[None]:
+    """The class with other attribute values, restored afterwards."""
+    own = vars(flow)
+    before = {name: own[name] for name in values if name in own}
+    try:
+        for name, value in values.items():
+            type.__setattr__(flow, name, value)
+        yield
+    finally:
+        for name in values:
+            if name in before:
+                type.__setattr__(flow, name, before[name])
+            elif name in vars(flow):
+                type.__delattr__(flow, name)

@@ -1,0 +1,119 @@
+"""Warnings about programs that are right but do less than their author hopes; found in the graph, not in the text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from vortex.dsl.diagnostics import Diagnostic, diagnose
+from vortex.dsl.ir import Function, Location, Program
+from vortex.dsl.ops.inputs import LEAVES
+from vortex.dsl.ops.storage import BITS
+
+MONOTONE = ("Exp", "Log", "Sqrt", "Sigmoid", "Tanh", "Softmax")
+"""Steps that keep the order of the blocks (Softmax over block, Log and Sqrt where they are defined)."""
+
+
+def lints(program: Program) -> list[Diagnostic]:
+    found = [*unread_entries(program), *large_entries(program)]
+    for function in (program.cache, program.indexer):
+        found += unused_values(function)
+    found += [*monotone_steps(program), *whole_keys(program), *unscaled_softmax(program)]
+    return [diagnose(slug, program.file, place, **facts) for slug, place, facts in found]
+
+
+Finding = tuple[str, Location | None, dict[str, object]]
+
+
+def consumers(function: Function) -> dict[int, list[int]]:
+    """Node -> nodes that use it, as an operand or through a restricted axis."""
+    uses: dict[int, list[int]] = {number: [] for number in range(len(function.nodes))}
+    for number, node in enumerate(function.nodes):
+        subsets = {axis.subset for axis in node.type.axes if axis.subset is not None}
+        for each in {*node.inputs, *subsets}:
+            uses[each].append(number)
+    return uses
+
+
+def unread_entries(program: Program) -> Iterator[Finding]:
+    read = {node.attr("name") for node in program.indexer.nodes if node.op == "Entry"}
+    for store in program.cache.stores:
+        if store.name not in read:
+            yield "entry-unread", store.location, {"name": store.name}
+
+
+def unused_values(function: Function) -> Iterator[Finding]:
+    uses = consumers(function)
+    kept = {store.value for store in function.stores} | {function.result}
+    for number, node in enumerate(function.nodes):
+        leaf = node.op in LEAVES or node.type.members is not None
+        if not uses[number] and number not in kept and not leaf:
+            yield "unused-value", node.location, {}
+
+
+def entry_bytes_per_token(program: Program, name: str, kv_bytes: int = 2) -> float:
+    """Bytes of one entry for each cached token and KV head, scales included."""
+    entry = program.entry(name)
+    elements = math.prod(axis.size or 1 for axis in entry.axes)
+    bits = 8 * kv_bytes if entry.storage == "kv" else BITS[entry.storage]
+    total = elements * bits / 8
+    if entry.storage in ("int8", "int4") and entry.axes:
+        total += 2 * elements / (entry.axes[-1].size or 1)
+    return total / program.policy.block_size
+
+
+def large_entries(program: Program) -> Iterator[Finding]:
+    limit = 2.0 * program.shape.head_dim
+    for store in program.cache.stores:
+        size = entry_bytes_per_token(program, store.name)
+        if size >= limit:
+            yield "entry-large", store.location, {"name": store.name, "bytes": f"{size:g}", "limit": f"{limit:g}"}
+
+
+def monotone_steps(program: Program) -> Iterator[Finding]:
+    nodes = program.indexer.nodes
+    uses = consumers(program.indexer)
+    kept = {store.value for store in program.indexer.stores}
+    for number, node in enumerate(nodes):
+        if node.op != "topK" or node.attr("dim") != "block":
+            continue
+        (source,) = node.inputs
+        step = nodes[source]
+        alone = uses[source] == [number] and source not in kept
+        whole_row = step.op != "Softmax" or step.attr("dim") == ("block",)
+        if alone and step.op in MONOTONE and whole_row and step.type.names == ("block",):
+            yield "monotone", step.location, {"op": step.op}
+
+
+def whole_keys(program: Program) -> Iterator[Finding]:
+    """Reads of k or v over every block; a Gather or a Slice in between reads less."""
+    nodes = program.indexer.nodes
+    uses = consumers(program.indexer)
+    for number, node in enumerate(nodes):
+        if node.op != "Input" or node.type.axis("block") is None:
+            continue
+        for user in uses[number]:
+            if nodes[user].op not in ("Gather", "Slice"):
+                yield "reads-all-keys", nodes[user].location, {"name": f"c[{node.attr('name')!r}]"}
+                break
+
+
+def unscaled_softmax(program: Program) -> Iterator[Finding]:
+    nodes = program.indexer.nodes
+    for node in nodes:
+        if node.op == "Softmax" and _reaches_query(program, node.inputs[0], in_product=False):
+            yield "unscaled", node.location, {}
+
+
+def _reaches_query(program: Program, number: int, in_product: bool) -> bool:
+    """Whether a product with q arrives here with nothing that scales it on the way."""
+    nodes = program.indexer.nodes
+    node = nodes[number]
+    if node.op == "Input":
+        return in_product and node.attr("name") == "q"
+    if node.op in ("Softmax", "Normalize", "Sigmoid", "Tanh", "topK"):
+        return False
+    if node.op in ("Mul", "Div") and any(not nodes[each].type.axes for each in node.inputs):
+        return False
+    product = in_product or node.op == "GeMM"
+    return any(_reaches_query(program, each, product) for each in node.inputs)

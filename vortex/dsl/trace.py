@@ -1,0 +1,326 @@
+"""Records the operators that a method applies: one recorder a function, one session a flow."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import Any
+
+from vortex.dsl.axes import TensorType
+from vortex.dsl.diagnostics import Diagnostic, diagnose, nearest
+from vortex.dsl.ir import Location, Node, Shape, Store
+from vortex.dsl.ops.select import SECOND_INPUT
+from vortex.dsl.policy import PolicyError
+from vortex.dsl.problem import Problem
+from vortex.dsl.registry import FUNCTION, OPERATORS, Inferred, Operator
+from vortex.dsl.tensor import Tensor
+
+NODE_LIMIT = 20_000
+"""Operators one function may record: far beyond any method, well before memory is a concern."""
+
+
+class StopMethod(Exception):
+    """Ends the tracing of one method after an error that leaves nothing sensible to go on with."""
+
+
+class Recorder:
+    """Nodes and stores of one function while it is traced, and what was found wrong in it.
+
+    file   the author's file: locations are the innermost frame that runs in it
+    which  "cache" or "indexer"
+    """
+
+    def __init__(self, file: str, which: str, shape: Shape) -> None:
+        self.file = file
+        self.which = which
+        self.shape = shape
+        self.nodes: list[Node] = []
+        self.stores: list[Store] = []
+        self.findings: list[Diagnostic] = []
+        self.branches: set[Location | None] = set()
+        self.weights: dict[str, Any] = {}
+
+    def locate(self) -> Location | None:
+        """The author's expression that is being evaluated."""
+        frame = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename != self.file:
+            frame = frame.f_back  # type: ignore[assignment]
+        if frame is None:
+            return None
+        spans = frame.f_code.co_positions()
+        span = next(itertools.islice(spans, frame.f_lasti // 2, None), (None,) * 4)
+        line, end_line, column, end_column = span
+        if line is None or column is None:
+            return Location(frame.f_lineno, 1, frame.f_lineno, 1)
+        return Location(line, column + 1, end_line or line, (end_column or column) + 1)
+
+    def report(self, slug: str, location: Location | None = None, **facts: Any) -> None:
+        finding = diagnose(slug, self.file, location or self.locate(), **facts)
+        if finding not in self.findings:
+            self.findings.append(finding)
+
+    def emit(self, op: str, inputs: tuple[int, ...], inferred: Inferred, location: Location | None = None) -> Tensor:
+        if len(self.nodes) >= NODE_LIMIT:
+            self.report("unroll-limit", limit=NODE_LIMIT)
+            raise StopMethod
+        place = location or self.locate()
+        result = fill_subset(inferred.type, inputs)
+        self.nodes.append(Node(op, inputs, tuple(sorted(inferred.attrs.items())), result, place))
+        return Tensor(self, result, len(self.nodes) - 1, place)
+
+    def constant(self, value: float | int | bool) -> Tensor:
+        return self.emit("Const", (), OPERATORS["Const"].rule(value=value))
+
+    def unknown(self) -> Tensor:
+        return Tensor(self, None, location=self.locate())
+
+
+def fill_subset(inferred: TensorType, inputs: tuple[int, ...]) -> TensorType:
+    """A restricted block axis names the node of its index set; rules leave that number open."""
+    if all(axis.subset != SECOND_INPUT for axis in inferred.axes):
+        return inferred
+    axes = tuple(replace(axis, subset=inputs[1]) if axis.subset == SECOND_INPUT else axis for axis in inferred.axes)
+    return replace(inferred, axes=axes)
+
+
+RECORDER: ContextVar[Recorder | None] = ContextVar("RECORDER", default=None)
+
+
+@contextmanager
+def recording(recorder: Recorder) -> Iterator[Recorder]:
+    token, function = RECORDER.set(recorder), FUNCTION.set(recorder.which)
+    try:
+        yield recorder
+    finally:
+        RECORDER.reset(token)
+        FUNCTION.reset(function)
+
+
+class OutsideFlow(Exception):
+    """An operator was called where nothing records: in a class body or at the top of a file."""
+
+    def __init__(self, op: str) -> None:
+        super().__init__(f"{op} was used outside forward_cache and forward_indexer")
+        self.op = op
+
+
+def current(op: str) -> Recorder:
+    recorder = RECORDER.get()
+    if recorder is None:
+        raise OutsideFlow(op)
+    return recorder
+
+
+def report(slug: str, **facts: Any) -> None:
+    current("A tensor").report(slug, **facts)
+
+
+def number(value: object) -> bool | int | float | None:
+    """The Python number an operand is, numpy scalars included; None where it is none."""
+    if isinstance(value, bool | int | float):
+        return value
+    if type(value).__module__ == "numpy" and hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
+        return number(value.item())
+    return None
+
+
+def apply(op: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Records one application: binds the arguments, infers the type, appends the node. Errors become findings."""
+    recorder = current(op.name)
+    try:
+        bound = _bind(op, args, kwargs)
+    except Problem as problem:
+        recorder.report(problem.slug, **problem.facts)
+        return recorder.unknown()
+    operands: list[Tensor] = []
+    positional: list[Any] = []
+    for name, value, is_tensor in bound.positional:
+        if not is_tensor:
+            positional.append(value)
+            continue
+        tensor = _operand(recorder, op, name, value)
+        if tensor is None:
+            return recorder.unknown()
+        operands.append(tensor)
+        positional.append(tensor.type)
+    if any(tensor.type is None for tensor in operands):
+        return _apply_unknown(recorder, op, operands, bound.keyword)
+    return _infer(recorder, op, operands, positional, bound.keyword)
+
+
+class _Bound:
+    """Arguments of a call, in the order of the rule: (name, value, whether a tensor is expected)."""
+
+    def __init__(self, positional: list[tuple[str, Any, bool]], keyword: dict[str, Any]) -> None:
+        self.positional = positional
+        self.keyword = keyword
+
+
+def _bind(op: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Bound:
+    signature = op.signature
+    parameters = signature.parameters.values()
+    slots = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    named = [each for each in parameters if each.kind is each.KEYWORD_ONLY]
+    open_ended = any(each.kind is each.VAR_POSITIONAL for each in parameters)
+    if len(args) > len(slots) and not open_ended and named:
+        extra = args[len(slots)]
+        if number(extra) is not None or isinstance(extra, str | tuple | list):
+            raise Problem("positional", op=op.name, name=named[0].name, value=_short(extra))
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        hint = nearest_argument(kwargs, [each.name for each in parameters])
+        raise Problem(
+            "arguments", op=op.name, error=f"{error}{hint}", signature=plain_signature(signature)
+        ) from None
+    positional: list[tuple[str, Any, bool]] = []
+    keyword: dict[str, Any] = {}
+    for each in signature.parameters.values():
+        takes_tensor = str(each.annotation) == "TensorType"
+        if each.kind is each.VAR_POSITIONAL:
+            positional += [(each.name, value, takes_tensor) for value in bound.arguments.get(each.name, ())]
+        elif each.kind is each.VAR_KEYWORD:
+            keyword.update(bound.arguments.get(each.name, {}))
+        elif each.kind is each.KEYWORD_ONLY:
+            if each.name in bound.arguments:
+                keyword[each.name] = bound.arguments[each.name]
+        elif each.name in bound.arguments:
+            positional.append((each.name, bound.arguments[each.name], takes_tensor))
+    for name, value in keyword.items():
+        if isinstance(value, Tensor):
+            raise Problem("arguments", op=op.name, error=f"{name} is a setting, not a tensor",
+                          signature=plain_signature(signature))  # fmt: skip
+    return _Bound(positional, keyword)
+
+
+def plain_signature(signature: inspect.Signature) -> str:
+    """The signature as an author writes a call: names and defaults, no annotations."""
+    plain = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
+    return str(inspect.Signature(plain))
+
+
+def nearest_argument(given: dict[str, Any], known: list[str]) -> str:
+    torch_names = {"axis": "dim", "keepdim": "", "keepdims": "", "dims": "dim"}
+    for name in given:
+        if name in known:
+            continue
+        if name in ("keepdim", "keepdims"):
+            return "; reductions remove their axis, and elementwise operators align by axis name without it"
+        if torch_names.get(name) in known:
+            return f"; write {torch_names[name]}="
+        return nearest(name, known)
+    return ""
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _operand(recorder: Recorder, op: Operator, name: str, value: Any) -> Tensor | None:
+    if isinstance(value, Tensor):
+        return value
+    if hasattr(value, "as_tensor"):
+        return value.as_tensor(recorder)
+    plain = number(value)
+    if plain is not None:
+        if isinstance(plain, int) and not isinstance(plain, bool) and abs(plain) >= 2**31:
+            plain = float(plain)
+        return recorder.constant(plain)
+    remedy = "Pass what an operator returned, c[\"name\"], q, or a number."
+    if value is None:
+        remedy = "An operator was given nothing: does a helper lack its `return`?"
+    elif isinstance(value, Operator) or callable(value):
+        remedy = "Call it first."
+    recorder.report("not-a-tensor", op=op.name, given=type(value).__name__, remedy=remedy)
+    return None
+
+
+def _infer(
+    recorder: Recorder, op: Operator, operands: list[Tensor], positional: list[Any], keyword: dict[str, Any]
+) -> Any:
+    try:
+        inferred = op.rule(*positional, **keyword)
+    except Problem as problem:
+        recorder.report(problem.slug, **problem.facts)
+        return recorder.unknown()
+    except PolicyError as error:
+        recorder.report("budget", text=repr(keyword.get("k", keyword.get("max"))), error=error.message,
+                        remedy=error.remedy[:1].upper() + error.remedy[1:])  # fmt: skip
+        return recorder.unknown()
+    if op.name == "attn":
+        return attend(recorder, operands)
+    if op.family == "reduce":
+        _lint_positional_block(recorder, op, operands[0].type, keyword.get("dim"))
+    inputs = tuple(tensor.node for tensor in operands)
+    return recorder.emit(op.name, inputs, inferred)  # type: ignore[arg-type]
+
+
+def _lint_positional_block(recorder: Recorder, op: Operator, x: TensorType | None, dim: object) -> None:
+    """A reduction of `block` is rarely what a position was meant to say."""
+    given = dim if isinstance(dim, tuple | list) else (dim,)
+    for each in given:
+        if isinstance(each, int) and x is not None and x.axes[each - (each > 0)].name == "block":
+            recorder.report("positional-block", dim=each)
+
+
+def _apply_unknown(recorder: Recorder, op: Operator, operands: list[Tensor], keyword: dict[str, Any]) -> Any:
+    """What can be said while an operand's shape is unknown.
+
+    A selection is a set of blocks whatever its scores are, and a sum with an unknown state has at least the
+    other operand's axes: that is enough to find the shapes of states.
+    """
+    if op.name == "attn":
+        return Attention(operands[-1] if operands[-1].type is not None else None)
+    pending = all(tensor.state for tensor in operands if tensor.type is None)
+    if not pending:
+        return recorder.unknown()
+    if op.name in ("topK", "topP", "Threshold") and keyword.get("dim", "block") in ("block", 1):
+        return recorder.emit("First", (), OPERATORS["First"].rule(0))
+    known = [tensor for tensor in operands if tensor.type is not None and tensor.type.axes]
+    if op.family == "elementwise" and known and op.name != "Cast":
+        stand_in = recorder.constant(False if op.name in ("And", "Or", "Xor", "Not") else 0.0)
+        filled = [stand_in if tensor.type is None else tensor for tensor in operands]
+        if op.name == "Where" and operands[0].type is None:
+            filled[0] = recorder.constant(False)
+        return _infer(recorder, op, filled, [tensor.type for tensor in filled], keyword)
+    name = next(tensor.state for tensor in operands if tensor.state)
+    return Tensor(recorder, None, location=recorder.locate(), state=name)
+
+
+class Attention:
+    """What `attn(...)` returns: the set that is attended. An indexer can only return it."""
+
+    def __init__(self, result: Tensor | None) -> None:
+        self.result = result
+
+
+def attend(recorder: Recorder, operands: list[Tensor]) -> Attention:
+    for name, tensor in zip("qkv", operands[:3], strict=True):
+        node = recorder.nodes[tensor.node]  # type: ignore[index]
+        if node.op != "Input" or node.attr("name") != name:
+            shown = node.attr("name") if node.op == "Input" else node.op
+            recorder.report("attn-inputs", given=shown, name=name)
+    return Attention(operands[3])
+
+
+def subscript(x: Tensor, index: object) -> Any:
+    """`x[...]`, recorded as a slice."""
+    from vortex.dsl.ops.shape import normal_index
+
+    recorder = current("A subscript")
+    if x.type is None:
+        return Tensor(recorder, None, location=recorder.locate(), state=x.state)
+    try:
+        normal = normal_index(x.type, index)
+    except Problem as problem:
+        recorder.report(problem.slug, **problem.facts)
+        return recorder.unknown()
+    if all(each is None for each in normal):
+        return x
+    return _infer(recorder, OPERATORS["Slice"], [x], [x.type], {"index": normal})
