@@ -52,8 +52,8 @@ def number(value: str | Fraction) -> Fraction:
     return Fraction(digits) / (100 if text.endswith("%") else 1)
 
 
-def _option(text: str, shown: str | None = None, names: tuple[str, ...] = ()) -> Any:
-    return typer.Option(*names, help=text, parser=number, metavar="NUMBER", show_default=shown or False)
+def _option(text: str, shown: str | None = None) -> Any:
+    return typer.Option(help=text, parser=number, metavar="NUMBER", show_default=shown or False)
 
 
 def bytes_command(
