@@ -1,0 +1,1 @@
+"""What a decode step reads, and what it takes."""
