@@ -173,7 +173,7 @@ class Session:
             else:
                 recorder.result = unused[0]
             return
-        if hasattr(result, "as_tensor") and not isinstance(result, Tensor):
+        if not isinstance(result, Tensor) and hasattr(result, "as_tensor"):
             with recording(recorder):
                 result = result.as_tensor(recorder)
         if not isinstance(result, Tensor):

@@ -70,7 +70,7 @@ class Recorder:
             raise StopMethod
         place = location or self.locate()
         result = fill_subset(inferred.type, inputs)
-        self.nodes.append(Node(op, inputs, tuple(sorted(inferred.attrs.items())), result, place))
+        self.nodes.append(Node(op, inputs, tuple(inferred.attrs.items()), result, place))
         return Tensor(self, result, len(self.nodes) - 1, place)
 
     def constant(self, value: float | int | bool) -> Tensor:

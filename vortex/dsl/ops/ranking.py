@@ -102,3 +102,19 @@ def threshold_ids(scores: Tensor, t: float, limit: int, sinks: int = 0, recent: 
     ranked = _ranked(scores, first, last)
     ranked = ranked[scores[ranked] >= t]
     return _with_reserved(ranked[: max(limit - (n - (last - first)), 0)], n, first, last)
+
+
+def top_k_along(scores: Tensor, k: int) -> Tensor:
+    """The `k` best positions along the last axis, ascending; places without one (-inf, NaN) hold -1, at the end.
+
+    scores  [..., n]. Returns int64 [..., k].
+    """
+    import torch
+
+    held = scores.masked_fill(scores.isnan(), -math.inf)
+    order = held.sort(dim=-1, descending=True, stable=True)
+    best = order.indices[..., :k]
+    missing = order.values[..., :k] == -math.inf
+    n = scores.shape[-1]
+    ascending = best.masked_fill(missing, n).sort(dim=-1).values
+    return torch.where(ascending == n, -1, ascending)
