@@ -10,4 +10,4 @@ __version__ = "0.1.0"
 _PUBLIC = {name: declared for name, declared in OPERATORS.items() if declared.public}
 globals().update(_PUBLIC)
 
-__all__ = ["Parameter", "Positions", "vFlow", *_PUBLIC]  # noqa: PLE0604
+__all__ = ["Parameter", "Positions", "vFlow", *_PUBLIC]

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-
 from vortex.vtensor.select_reference import threshold_ids, top_k_ids, top_p_ids
 
 

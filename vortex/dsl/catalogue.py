@@ -23,7 +23,10 @@ class Kind:
 
 
 def _kinds(hundred: int, *rows: tuple[int, str, str, str]) -> dict[str, Kind]:
-    return {slug: Kind(f"VTX{hundred * 100 + number:03d}", message, remedy) for number, slug, message, remedy in rows}
+    return {
+        slug: Kind(f"VTX{hundred * 100 + number:03d}", message, remedy)
+        for number, slug, message, remedy in rows
+    }
 
 
 FILE = _kinds(
@@ -31,7 +34,7 @@ FILE = _kinds(
     (1, "syntax", "Python cannot read this file: {error}.", "Correct the syntax at the marked place."),
     (2, "no-flow", "No class in this file derives from vFlow.",
      "Write `class MyMethod(vFlow):` with a `forward_indexer(q, c)`."),
-    (3, "several-flows", "This file has several flows: {names}.", "Choose one: `{file}:{first}`."),
+    (3, "several-flows", "This file has several flows: {names}.", "Choose one: `{path}:{first}`."),
     (4, "no-such-flow", "This file has no flow named {name}.{near}", "Flows in this file: {names}."),
     (5, "unreadable", "The file cannot be read: {error}.", "Give the path of a Python file in UTF-8."),
     (6, "file-raised", "Running the file raised {error}.",

@@ -51,7 +51,7 @@ def diagnose(slug: str, file: str, location: Location | None, **facts: Any) -> D
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """" Did you mean …?" with the closest of the known names, or nothing where none is close."""
+    """ " Did you mean …?" with the closest of the known names, or nothing where none is close."""
     known = sorted(set(names))
     lowered = {each.lower(): each for each in reversed(known)}
     close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)

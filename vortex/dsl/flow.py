@@ -81,9 +81,15 @@ def own_attributes(flow: type[vFlow]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for each in reversed(flow.__mro__[: flow.__mro__.index(vFlow)]):
         for name, value in vars(each).items():
-            hidden = name.startswith("_") or name in POLICY or name in ("scale", "forward_cache", "forward_indexer")
-            if not hidden and not callable(value) and not isinstance(
-                value, Parameter | staticmethod | classmethod | property
+            hidden = (
+                name.startswith("_")
+                or name in POLICY
+                or name in ("scale", "forward_cache", "forward_indexer")
+            )
+            if (
+                not hidden
+                and not callable(value)
+                and not isinstance(value, Parameter | staticmethod | classmethod | property)
             ):
                 found[name] = value
     return found

@@ -47,7 +47,16 @@ IDIOMS = {
 """torch's and numpy's name -> ours."""
 
 CASTS = {"half": "fp16", "bfloat16": "bf16", "long": "int32", "bool": "bool"}
-ALIGNED = ("unsqueeze", "squeeze", "expand", "expand_as", "broadcast_to", "repeat", "repeat_interleave", "view_as")
+ALIGNED = (
+    "unsqueeze",
+    "squeeze",
+    "expand",
+    "expand_as",
+    "broadcast_to",
+    "repeat",
+    "repeat_interleave",
+    "view_as",
+)
 PLAIN = ("contiguous", "detach", "clone", "cpu", "cuda", "cuda", "float", "double", "requires_grad_", "numpy")
 VALUES = ("item", "tolist", "numpy")
 METADATA = {
@@ -80,7 +89,9 @@ def remedy_for(name: str) -> str:
              "Cast": 'Cast(x, "bf16")'}.get(target)  # fmt: skip
     if shown is None:
         axis = ", dim=…" if "dim" in op.signature.parameters else ""
-        operands = [each.name for each in op.signature.parameters.values() if str(each.annotation) == "TensorType"]
+        operands = [
+            each.name for each in op.signature.parameters.values() if str(each.annotation) == "TensorType"
+        ]
         shown = f"{target}({', '.join(operands)}{axis})"
     return f"Write `{shown}`."
 

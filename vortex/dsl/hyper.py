@@ -49,10 +49,10 @@ def check_policy(flow: type[vFlow], values: Mapping[str, Any], layers: int, repo
     given = {name: values.get(name, getattr(flow, name)) for name in POLICY}
     wrong = False
 
-    def refuse(slug: str, key: str, **facts: Any) -> None:
+    def refuse(slug: str, at: str, **facts: Any) -> None:
         nonlocal wrong
         wrong = True
-        report(slug, key, **facts)
+        report(slug, at, **facts)
 
     size = given["block_size"]
     if not _integer(size) or not 1 <= size <= 1024 or size & (size - 1):
@@ -63,8 +63,10 @@ def check_policy(flow: type[vFlow], values: Mapping[str, Any], layers: int, repo
     for key in ("reuse_steps", "reuse_layers"):
         if not _integer(given[key]) or given[key] < 1:
             refuse("bad-value", key, key=key, value=repr(given[key]), wanted="a positive integer", example=1)
-    if given["share_heads"] not in (False, "sum", "mean", "max") or given["share_heads"] == 0 and not isinstance(
-        given["share_heads"], bool
+    if (
+        given["share_heads"] not in (False, "sum", "mean", "max")
+        or (given["share_heads"] == 0
+        and not isinstance(given["share_heads"], bool))
     ):
         refuse("bad-value", "share_heads", key="share_heads", value=repr(given["share_heads"]),
                wanted='False, "sum", "mean" or "max"', example='"mean"')  # fmt: skip
@@ -73,7 +75,9 @@ def check_policy(flow: type[vFlow], values: Mapping[str, Any], layers: int, repo
         refuse("bad-value", "dense_below", key="dense_below", value=repr(below),
                wanted='a number of tokens or "auto"', example=4096)  # fmt: skip
     _check_expression("budget", "budget", Budget.parse, given["budget"], refuse)
-    _check_expression("layers", "dense_layers", lambda text: Layers.parse(text), given["dense_layers"], refuse)
+    _check_expression(
+        "layers", "dense_layers", lambda text: Layers.parse(text), given["dense_layers"], refuse
+    )
     return None if wrong else Policy(**{**given, "budget": str(given["budget"])})
 
 

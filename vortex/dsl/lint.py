@@ -67,7 +67,11 @@ def large_entries(program: Program) -> Iterator[Finding]:
     for store in program.cache.stores:
         size = entry_bytes_per_token(program, store.name)
         if size >= limit:
-            yield "entry-large", store.location, {"name": store.name, "bytes": f"{size:g}", "limit": f"{limit:g}"}
+            yield (
+                "entry-large",
+                store.location,
+                {"name": store.name, "bytes": f"{size:g}", "limit": f"{limit:g}"},
+            )
 
 
 def monotone_steps(program: Program) -> Iterator[Finding]:

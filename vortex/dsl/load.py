@@ -87,7 +87,9 @@ def trace_flow(
     session = Session(flow, source, shape or Shape())
     with _undefined_names(flow, source):
         program = session.run(overrides or {})
-    ordered = sorted(session.findings, key=lambda finding: (finding.severity != "error", finding.line, finding.column))
+    ordered = sorted(
+        session.findings, key=lambda finding: (finding.severity != "error", finding.line, finding.column)
+    )
     return Traced(program, tuple(ordered))
 
 
@@ -110,7 +112,9 @@ def _execute(source: Source) -> types.ModuleType:
         place = Location(line, column, line, max(end, column + 1))
         raise _Refused(diagnose("syntax", source.path, place, error=one_line(error.msg))) from None
     except (ValueError, RecursionError, MemoryError, OverflowError) as error:
-        raise _Refused(diagnose("syntax", source.path, None, error=one_line(str(error) or "too deep"))) from None
+        raise _Refused(
+            diagnose("syntax", source.path, None, error=one_line(str(error) or "too deep"))
+        ) from None
     folder = os.path.dirname(os.path.abspath(source.path))
     sys.modules[MODULE] = module
     sys.path.insert(0, folder)
@@ -129,7 +133,9 @@ def _raised(source: Source, error: BaseException) -> Diagnostic:
     place = source.raised(error)
     if isinstance(error, ImportError) and error.name == "vortex" and getattr(error, "name_from", None):
         name = error.name_from
-        return diagnose("unknown-operator", source.path, place, name=name, near=nearest(str(name), public_names()))
+        return diagnose(
+            "unknown-operator", source.path, place, name=name, near=nearest(str(name), public_names())
+        )
     if isinstance(error, NameError) and error.name:
         near = nearest(error.name, public_names())
         return diagnose("unknown-operator", source.path, place, name=error.name, near=near)
@@ -168,7 +174,9 @@ def _choose(module: types.ModuleType, source: Source, name: str | None) -> type[
     if len(found) > 1:
         first = next(iter(found))
         raise _Refused(
-            diagnose("several-flows", source.path, source.flow(first), names=names, file=source.path, first=first)
+            diagnose(
+                "several-flows", source.path, source.flow(first), names=names, path=source.path, first=first
+            )
         )
     return next(iter(found.values()))
 
@@ -201,7 +209,9 @@ class _undefined_names:
 
     def __init__(self, flow: type[vFlow], source: Source) -> None:
         functions = [each for each in _functions(flow) if each.__code__.co_filename == source.path]
-        self.namespaces = [(each.__globals__, name) for each in functions for name in _global_names(each.__code__)]
+        self.namespaces = [
+            (each.__globals__, name) for each in functions for name in _global_names(each.__code__)
+        ]
         self.added: list[tuple[dict[str, Any], str]] = []
 
     def __enter__(self) -> None:

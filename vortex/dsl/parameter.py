@@ -37,7 +37,14 @@ class Parameter:
         init: str | None = None,
         seed: int = 0,
     ) -> None:
-        self.name, self.axes, self.dtype, self.file, self.init, self.seed = name, axes, dtype, file, init, seed
+        self.name, self.axes, self.dtype, self.file, self.init, self.seed = (
+            name,
+            axes,
+            dtype,
+            file,
+            init,
+            seed,
+        )
 
     def weight(self, shape: Shape, block_size: int) -> Weight:
         """The declaration with sizes of a model. Raises Problem."""
@@ -48,7 +55,9 @@ class Parameter:
         if (self.file is None) == (self.init is None):
             raise Problem("parameter-source", name=self.name, error="give either file or init")
         if self.init is not None and self.init not in INITS:
-            raise Problem("parameter-source", name=self.name, error=f"init {self.init!r} is none of {', '.join(INITS)}")
+            raise Problem(
+                "parameter-source", name=self.name, error=f"init {self.init!r} is none of {', '.join(INITS)}"
+            )
         known = {"head": shape.group, "dim": shape.head_dim, "token": block_size}
         axes: list[Axis] = []
         leading: list[str] = []
@@ -66,7 +75,9 @@ class Parameter:
             axes.append(Axis(name, int(size) if size else known[name]))
         names = [axis.name for axis in axes]
         if len(set(names)) < len(names) or leading not in ([], ["layer"], ["kv"], ["layer", "kv"]):
-            raise Problem("parameter-spec", name=self.name, error="an axis is named twice, or kv before layer")
+            raise Problem(
+                "parameter-spec", name=self.name, error="an axis is named twice, or kv before layer"
+            )
         return Weight(self.name, tuple(axes), "layer" in leading, "kv" in leading, self.dtype,
                       self.file, self.init, int(self.seed))  # fmt: skip
 
@@ -83,7 +94,9 @@ class Parameter:
             return recorder.unknown()
         dtype = weight.dtype if weight.dtype in ("int32", "bool") else "fp32"
         place: Location | None = recorder.locate()
-        recorder.nodes.append(Node("Weight", (), (("name", weight.name),), TensorType(weight.axes, dtype), place))
+        recorder.nodes.append(
+            Node("Weight", (), (("name", weight.name),), TensorType(weight.axes, dtype), place)
+        )
         return Tensor(recorder, recorder.nodes[-1].type, len(recorder.nodes) - 1, place)
 
     def __getattr__(self, name: str) -> Any:

@@ -59,8 +59,8 @@ class Session:
     def _failed(self) -> bool:
         return any(finding.severity == "error" for finding in self.findings)
 
-    def _report_attribute(self, slug: str, key: str, **facts: Any) -> None:
-        place = self.source.attribute(self.flow.__name__, key, facts.pop("span", None))
+    def _report_attribute(self, slug: str, at: str, /, **facts: Any) -> None:
+        place = self.source.attribute(self.flow.__name__, at, facts.pop("span", None))
         self.report(slug, place, **facts)
 
     def _check_attributes(self) -> None:
@@ -85,7 +85,9 @@ class Session:
         self.findings += recorder.findings
         return recorder
 
-    def _trace_indexer(self, block_size: int, cache: FlowRecorder) -> tuple[FlowRecorder | None, dict[str, StateUse]]:
+    def _trace_indexer(
+        self, block_size: int, cache: FlowRecorder
+    ) -> tuple[FlowRecorder | None, dict[str, StateUse]]:
         method = self._method("forward_indexer", ("q", "c"))
         if method is None:
             if inspect.getattr_static(self.flow, "forward_indexer", None) is None:
@@ -118,7 +120,9 @@ class Session:
         place = self.source.method(self.flow.__name__, name)
         function = static.__func__ if isinstance(static, staticmethod | classmethod) else static
         if not inspect.isfunction(function):
-            self.report("signature", place, method=name, given=type(static).__name__, wanted=", ".join(wanted))
+            self.report(
+                "signature", place, method=name, given=type(static).__name__, wanted=", ".join(wanted)
+            )
             return None
         parameters = list(inspect.signature(function).parameters.values())
         required = [each.name for each in parameters if each.default is each.empty]
@@ -235,4 +239,3 @@ def one_line(text: str, limit: int = 200) -> str:
     """Text that stays on one line of a report."""
     flat = text.encode("unicode_escape", "backslashreplace").decode() if not text.isprintable() else text
     return flat if len(flat) <= limit else flat[: limit - 3] + "..."
-

@@ -48,15 +48,25 @@ class Source:
         """The value of `key = value` in a class body; `span` narrows it to columns within a string literal."""
         node = self._class(flow)
         for each in node.body if node is not None else ():
-            if isinstance(each, ast.Assign) and any(isinstance(t, ast.Name) and t.id == key for t in each.targets):
+            if isinstance(each, ast.Assign) and any(
+                isinstance(t, ast.Name) and t.id == key for t in each.targets
+            ):
                 return self._value(each.value, span)
-            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name) and each.target.id == key:
+            if (
+                isinstance(each, ast.AnnAssign)
+                and isinstance(each.target, ast.Name)
+                and each.target.id == key
+            ):
                 return self._value(each.value, span) if each.value is not None else place_of(each)
         return None
 
     def _value(self, value: ast.expr, span: tuple[int, int] | None) -> Location:
         whole = place_of(value)
-        plain = isinstance(value, ast.Constant) and isinstance(value.value, str) and value.lineno == value.end_lineno
+        plain = (
+            isinstance(value, ast.Constant)
+            and isinstance(value.value, str)
+            and value.lineno == value.end_lineno
+        )
         if span is None or not plain:
             return whole
         # A caret into the expression is only exact where the literal is the text itself between two quotes.
@@ -84,4 +94,6 @@ class Source:
 
 
 def place_of(node: ast.stmt | ast.expr) -> Location:
-    return Location(node.lineno, node.col_offset + 1, node.end_lineno or node.lineno, (node.end_col_offset or 0) + 1)
+    return Location(
+        node.lineno, node.col_offset + 1, node.end_lineno or node.lineno, (node.end_col_offset or 0) + 1
+    )

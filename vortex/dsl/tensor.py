@@ -28,7 +28,13 @@ class Tensor:
         location: Location | None = None,
         state: str | None = None,
     ) -> None:
-        for name, value in (("owner", owner), ("type", type), ("node", node), ("location", location), ("state", state)):
+        for name, value in (
+            ("owner", owner),
+            ("type", type),
+            ("node", node),
+            ("location", location),
+            ("state", state),
+        ):
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:

@@ -29,22 +29,39 @@ class TextError(ValueError):
 
 def print_program(program: Program) -> str:
     """The whole program, one node a line."""
-    lines = [f"flow {_string(program.name)} from {_string(program.file)} for {_settings(_fields(program.shape))}"]
+    lines = [
+        f"flow {_string(program.name)} from {_string(program.file)} for {_settings(_fields(program.shape))}"
+    ]
     lines.append(f"policy {_settings(_fields(program.policy))}")
     for weight in program.weights:
-        rest = {name: value for name, value in _fields(weight).items() if name not in ("name", "axes", "dtype")}
+        rest = {
+            name: value for name, value in _fields(weight).items() if name not in ("name", "axes", "dtype")
+        }
         lines.append(f"weight {_string(weight.name)} {_axes(weight.axes)} {weight.dtype} {_settings(rest)}")
     for entry in program.entries:
         lines.append(f"entry {_string(entry.name)} {_axes(entry.axes)} {entry.storage}")
     for state in program.states:
-        lines.append(f"state {_string(state.name)} {_axes(state.axes)} {state.dtype} = {_value(state.default)}")
-    lines += ["cache {", *print_function(program.cache), "}", "indexer {", *print_function(program.indexer), "}"]
+        lines.append(
+            f"state {_string(state.name)} {_axes(state.axes)} {state.dtype} = {_value(state.default)}"
+        )
+    lines += [
+        "cache {",
+        *print_function(program.cache),
+        "}",
+        "indexer {",
+        *print_function(program.indexer),
+        "}",
+    ]
     return "\n".join(lines) + "\n"
 
 
 def print_function(function: Function) -> list[str]:
-    lines = [f"  {print_node(number, node)}{_place(node.location)}" for number, node in enumerate(function.nodes)]
-    lines += [f"  store {_string(each.name)} %{each.value}{_place(each.location)}" for each in function.stores]
+    lines = [
+        f"  {print_node(number, node)}{_place(node.location)}" for number, node in enumerate(function.nodes)
+    ]
+    lines += [
+        f"  store {_string(each.name)} %{each.value}{_place(each.location)}" for each in function.stores
+    ]
     if function.result is not None:
         lines.append(f"  attend %{function.result}")
     return lines
@@ -76,7 +93,11 @@ def _value(value: Attribute) -> str:
         return _string(value)
     if isinstance(value, tuple):
         return "[" + ", ".join(map(_value, value)) + "]"
-    return {None: "none", True: "true", False: "false"}[value] if value is None or value is True or value is False else repr(value)
+    return (
+        {None: "none", True: "true", False: "false"}[value]
+        if value is None or value is True or value is False
+        else repr(value)
+    )
 
 
 def _place(place: Location | None) -> str:

@@ -64,7 +64,9 @@ class Recorder:
         if finding not in self.findings:
             self.findings.append(finding)
 
-    def emit(self, op: str, inputs: tuple[int, ...], inferred: Inferred, location: Location | None = None) -> Tensor:
+    def emit(
+        self, op: str, inputs: tuple[int, ...], inferred: Inferred, location: Location | None = None
+    ) -> Tensor:
         if len(self.nodes) >= NODE_LIMIT:
             self.report("unroll-limit", limit=NODE_LIMIT)
             raise StopMethod
@@ -84,7 +86,9 @@ def fill_subset(inferred: TensorType, inputs: tuple[int, ...]) -> TensorType:
     """A restricted block axis names the node of its index set; rules leave that number open."""
     if all(axis.subset != SECOND_INPUT for axis in inferred.axes):
         return inferred
-    axes = tuple(replace(axis, subset=inputs[1]) if axis.subset == SECOND_INPUT else axis for axis in inferred.axes)
+    axes = tuple(
+        replace(axis, subset=inputs[1]) if axis.subset == SECOND_INPUT else axis for axis in inferred.axes
+    )
     return replace(inferred, axes=axes)
 
 
@@ -232,7 +236,7 @@ def _operand(recorder: Recorder, op: Operator, name: str, value: Any) -> Tensor 
         if isinstance(plain, int) and not isinstance(plain, bool) and abs(plain) >= 2**31:
             plain = float(plain)
         return recorder.constant(plain)
-    remedy = "Pass what an operator returned, c[\"name\"], q, or a number."
+    remedy = 'Pass what an operator returned, c["name"], q, or a number.'
     if value is None:
         remedy = "An operator was given nothing: does a helper lack its `return`?"
     elif isinstance(value, Operator) or callable(value):

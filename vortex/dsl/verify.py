@@ -29,7 +29,10 @@ class VerificationError(Exception):
 
 def verify(program: Program, culprit: str = "tracing", view: View = PER_HEAD) -> Program:
     """The program itself; raises VerificationError with everything that is wrong."""
-    problems = [*_function(program, program.cache, "cache", view), *_function(program, program.indexer, "indexer", view)]
+    problems = [
+        *_function(program, program.cache, "cache", view),
+        *_function(program, program.indexer, "indexer", view),
+    ]
     problems += _tables(program)
     if problems:
         raise VerificationError(culprit, problems)
@@ -56,7 +59,9 @@ def _types(
     program: Program, function: Function, node: Node, which: str, where: str, view: View
 ) -> Iterator[str]:
     try:
-        expected = _leaf(program, node, which, view) if node.op in LEAVES else _inferred(function, node, which)
+        expected = (
+            _leaf(program, node, which, view) if node.op in LEAVES else _inferred(function, node, which)
+        )
     except (Problem, KeyError, StopIteration, TypeError) as problem:
         yield f"{where}: {problem!r}"
         return

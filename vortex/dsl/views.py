@@ -162,7 +162,9 @@ class IndexerView(_Common):
     known  what the trace before this one learned of states; None in the first trace
     """
 
-    def __init__(self, recorder: FlowRecorder, entries: dict[str, Tensor], known: dict[str, StateUse] | None) -> None:
+    def __init__(
+        self, recorder: FlowRecorder, entries: dict[str, Tensor], known: dict[str, StateUse] | None
+    ) -> None:
         super().__init__(recorder)
         self._entries = entries
         self._known = known
@@ -243,14 +245,18 @@ class IndexerView(_Common):
         if self._known is None:
             return False
         return all(
-            use.type == self._known[name].type for name, use in self.uses.items() if use.stored and name in self._known
+            use.type == self._known[name].type
+            for name, use in self.uses.items()
+            if use.stored and name in self._known
         ) and all(name in self._known for name in self.uses)
 
     def report_growth(self) -> None:
         for name, use in self.uses.items():
             before = (self._known or {}).get(name)
             if use.stored and before is not None and before.type != use.type:
-                self._recorder.report("state-grows", use.stored_at, name=name, first=before.type, second=use.type)
+                self._recorder.report(
+                    "state-grows", use.stored_at, name=name, first=before.type, second=use.type
+                )
 
     def report_uses(self) -> None:
         """States whose shape stayed unknown although nothing else is wrong."""

@@ -65,7 +65,9 @@ class Batch:
         for name, value, ndim in (("lengths", self.lengths, 1), ("page_table", self.page_table, 2),
                                   ("slots", self.slots, 1)):  # fmt: skip
             if value.dtype != torch.int32:
-                raise BatchError(f"{name}: int32 is expected, got {value.dtype}; convert it once, outside the step")
+                raise BatchError(
+                    f"{name}: int32 is expected, got {value.dtype}; convert it once, outside the step"
+                )
             if value.ndim != ndim:
                 raise BatchError(f"{name}: {ndim} axes are expected, got shape {tuple(value.shape)}")
             if value.shape[0] != requests:

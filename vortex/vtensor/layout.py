@@ -43,4 +43,6 @@ class VTensor:
 
     def __post_init__(self) -> None:
         if (self.layout is Layout.RAGGED) != (self.indptr is not None):
-            raise ValueError(f"{self.layout.value} tensor: indptr belongs to ragged tensors, and to them alone")
+            raise ValueError(
+                f"{self.layout.value} tensor: indptr belongs to ragged tensors, and to them alone"
+            )

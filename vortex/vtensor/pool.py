@@ -29,9 +29,13 @@ class KVPool:
     def __post_init__(self) -> None:
         for name, tensor in self.tensors.items():
             if tensor.ndim != 3:
-                raise BatchError(f"pool {name!r}: [slots, heads, width] is expected, got {tuple(tensor.shape)}")
+                raise BatchError(
+                    f"pool {name!r}: [slots, heads, width] is expected, got {tuple(tensor.shape)}"
+                )
             if tensor.stride(-1) != 1:
-                raise BatchError(f"pool {name!r}: the last axis is not contiguous (strides {tensor.stride()})")
+                raise BatchError(
+                    f"pool {name!r}: the last axis is not contiguous (strides {tensor.stride()})"
+                )
 
     def scale(self, name: str) -> float:
         return (self.scales or {}).get(name, 1.0)

@@ -69,7 +69,12 @@ def _bitwise_rule(a: TensorType, b: TensorType) -> Inferred:
 
 
 def _declare(
-    name: str, doc: str, rule: Callable[..., Inferred], scalar: Callable[..., float], torch_name: str, **contract: Any
+    name: str,
+    doc: str,
+    rule: Callable[..., Inferred],
+    scalar: Callable[..., float],
+    torch_name: str,
+    **contract: Any,
 ) -> Operator:
     """One elementwise operator: `torch_name` names the eager function of its reference."""
 
@@ -118,16 +123,26 @@ Tanh = _declare("Tanh", "Hyperbolic tangent.", _float_rule, math.tanh, "tanh")
 Abs = _declare("Abs", "Absolute value.", _same_rule, abs, "abs")
 Neg = _declare("Neg", "-x.", _same_rule, lambda x: -x, "neg")
 Relu = _declare("Relu", "The larger of x and 0.", _same_rule, lambda x: max(x, 0), "relu")
-Maximum = _declare("Maximum", "The larger of two, element by element; NaN wins.", _arithmetic_rule, max, "maximum")
-Minimum = _declare("Minimum", "The smaller of two, element by element; NaN wins.", _arithmetic_rule, min, "minimum")
+Maximum = _declare(
+    "Maximum", "The larger of two, element by element; NaN wins.", _arithmetic_rule, max, "maximum"
+)
+Minimum = _declare(
+    "Minimum", "The smaller of two, element by element; NaN wins.", _arithmetic_rule, min, "minimum"
+)
 Add = _declare("Add", "a + b.", _arithmetic_rule, lambda a, b: a + b, "add")
 Sub = _declare("Sub", "a - b.", _arithmetic_rule, lambda a, b: a - b, "sub")
 Mul = _declare("Mul", "a * b.", _arithmetic_rule, lambda a, b: a * b, "mul", absorbs=0.0)
 Div = _declare("Div", "a / b, always fp32.", _float_binary_rule, lambda a, b: a / b, "true_divide")
 FloorDiv = _declare(
-    "FloorDiv", "a // b, rounded towards minus infinity.", _arithmetic_rule, lambda a, b: a // b, "floor_divide"
+    "FloorDiv",
+    "a // b, rounded towards minus infinity.",
+    _arithmetic_rule,
+    lambda a, b: a // b,
+    "floor_divide",
 )
-Mod = _declare("Mod", "a % b, with the sign of b, as in Python.", _arithmetic_rule, lambda a, b: a % b, "remainder")
+Mod = _declare(
+    "Mod", "a % b, with the sign of b, as in Python.", _arithmetic_rule, lambda a, b: a % b, "remainder"
+)
 Pow = _declare("Pow", "a ** b, always fp32.", _float_binary_rule, _truncated_power, "float_power")
 Less = _declare("Less", "a < b.", _compare_rule, lambda a, b: a < b, "lt")
 LessEqual = _declare("LessEqual", "a <= b.", _compare_rule, lambda a, b: a <= b, "le")
@@ -135,9 +150,15 @@ Greater = _declare("Greater", "a > b.", _compare_rule, lambda a, b: a > b, "gt")
 GreaterEqual = _declare("GreaterEqual", "a >= b.", _compare_rule, lambda a, b: a >= b, "ge")
 Equal = _declare("Equal", "a == b.", _compare_rule, lambda a, b: a == b, "eq")
 NotEqual = _declare("NotEqual", "a != b.", _compare_rule, lambda a, b: a != b, "ne")
-And = _declare("And", "a & b, on booleans and integers.", _bitwise_rule, lambda a, b: int(a) & int(b), "bitwise_and")
-Or = _declare("Or", "a | b, on booleans and integers.", _bitwise_rule, lambda a, b: int(a) | int(b), "bitwise_or")
-Xor = _declare("Xor", "a ^ b, on booleans and integers.", _bitwise_rule, lambda a, b: int(a) ^ int(b), "bitwise_xor")
+And = _declare(
+    "And", "a & b, on booleans and integers.", _bitwise_rule, lambda a, b: int(a) & int(b), "bitwise_and"
+)
+Or = _declare(
+    "Or", "a | b, on booleans and integers.", _bitwise_rule, lambda a, b: int(a) | int(b), "bitwise_or"
+)
+Xor = _declare(
+    "Xor", "a ^ b, on booleans and integers.", _bitwise_rule, lambda a, b: int(a) ^ int(b), "bitwise_xor"
+)
 
 
 def _where_pads(node: Node, types: tuple[TensorType, ...], operands: tuple[Pads, ...]) -> Pads:
@@ -145,7 +166,9 @@ def _where_pads(node: Node, types: tuple[TensorType, ...], operands: tuple[Pads,
 
 
 @operator(
-    reference=aligned_reference("where"), pads=_where_pads, scalar=lambda condition, a, b: a if condition else b
+    reference=aligned_reference("where"),
+    pads=_where_pads,
+    scalar=lambda condition, a, b: a if condition else b,
 )
 def Where(condition: TensorType, a: TensorType, b: TensorType) -> Inferred:
     """`a` where the boolean `condition` holds, `b` elsewhere."""

@@ -12,7 +12,9 @@ from vortex.dsl.problem import Problem
 from vortex.dsl.registry import Inferred, Pads, operator
 
 
-def contraction(a: TensorType, b: TensorType) -> tuple[tuple[Axis, ...], tuple[Axis, ...], Axis, tuple[Axis, ...]]:
+def contraction(
+    a: TensorType, b: TensorType
+) -> tuple[tuple[Axis, ...], tuple[Axis, ...], Axis, tuple[Axis, ...]]:
     """How numpy's matmul reads two operands after the leading 1: (batch, rows of a, contracted, columns of b).
 
     An operand of one axis is a vector: it is contracted whole and leaves nothing behind.

@@ -155,7 +155,9 @@ def _argument_reference(name: str) -> Callable[..., Any]:
             held = x.to(run.dtype)
             # torch ranks NaN first; here it ranks last, as in a selection. Of equal elements the first counts.
             held = torch.where(torch.isnan(held), worst, held)
-            best = held.amax(position, keepdim=True) if name == "argmax" else held.amin(position, keepdim=True)
+            best = (
+                held.amax(position, keepdim=True) if name == "argmax" else held.amin(position, keepdim=True)
+            )
             return (held == best).to(torch.uint8).argmax(position)
 
         return evaluate

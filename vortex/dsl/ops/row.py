@@ -75,7 +75,10 @@ def _one_axis(x: TensorType, dim: Dim, what: str) -> tuple[str, ...]:
 
 
 @operator(
-    reference=_float_reference(lambda x, dims, node: x.cumsum(dims[0])), pads=_zero_stays, neutral=0.0, crosses=_along
+    reference=_float_reference(lambda x, dims, node: x.cumsum(dims[0])),
+    pads=_zero_stays,
+    neutral=0.0,
+    crosses=_along,
 )
 def CumSum(x: TensorType, *, dim: Dim = "block") -> Inferred:
     """Sum of the elements up to and including each one along `dim`, fp32."""

@@ -123,7 +123,11 @@ def _top_p_reference(node: Node, types: tuple[TensorType, ...]) -> Callable[...,
 
     p, limit = node.attr("p"), node.attr("max")
     return lambda run, w: ranking.top_p_ids(
-        _everywhere(run, w, types[0]), float(p), run.take(limit), run.sinks, run.recent  # type: ignore[arg-type]
+        _everywhere(run, w, types[0]),
+        float(p),
+        run.take(limit),
+        run.sinks,
+        run.recent,  # type: ignore[arg-type]
     )
 
 
@@ -145,7 +149,11 @@ def _threshold_reference(node: Node, types: tuple[TensorType, ...]) -> Callable[
 
     t, limit = node.attr("t"), node.attr("max")
     return lambda run, x: ranking.threshold_ids(
-        _everywhere(run, x, types[0]), float(t), run.take(limit), run.sinks, run.recent  # type: ignore[arg-type]
+        _everywhere(run, x, types[0]),
+        float(t),
+        run.take(limit),
+        run.sinks,
+        run.recent,  # type: ignore[arg-type]
     )
 
 

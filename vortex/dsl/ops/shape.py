@@ -134,7 +134,9 @@ def _concat_reference(node: Node, types: tuple[TensorType, ...]) -> Callable[...
     def evaluate(run: Any, *values: Any) -> Any:
         sizes = [run.size(axis) for axis in node.type.axes]
         dtype = run.torch_dtype(node.type.dtype)
-        return torch.cat([widen(x, sizes).to(dtype) for widen, x in zip(wideners, values, strict=True)], along)
+        return torch.cat(
+            [widen(x, sizes).to(dtype) for widen, x in zip(wideners, values, strict=True)], along
+        )
 
     return evaluate
 
@@ -155,7 +157,9 @@ def Concat(*xs: TensorType, dim: object) -> Inferred:
     first = xs[0]
     order = list(first.axes) + [axis for axis in others if axis.name not in first.names]
     axes = tuple(Axis(name, total) if axis.name == name else axis for axis in order)
-    return Inferred(TensorType(axes, xs[0].dtype if len({x.dtype for x in xs}) == 1 else promote(*xs)), {"dim": name})
+    return Inferred(
+        TensorType(axes, xs[0].dtype if len({x.dtype for x in xs}) == 1 else promote(*xs)), {"dim": name}
+    )
 
 
 def _split_reference(node: Node, types: tuple[TensorType, ...]) -> Callable[..., Any]:
