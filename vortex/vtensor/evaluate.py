@@ -129,10 +129,10 @@ class Evaluation:
     def __init__(self, function: Function) -> None:
         self.function = function
         self.types = tuple(node.type for node in function.nodes)
-        needed = _needed(function)
+        kept = needed(function)
         self.steps: list[tuple[int, Step]] = []
         for number, node in enumerate(function.nodes):
-            if number in needed:
+            if number in kept:
                 self.steps.append((number, self._step(node)))
 
     def _step(self, node: Node) -> Step:
@@ -157,20 +157,20 @@ class Evaluation:
                 run.values[number] = step.evaluate(run)
 
 
-def _needed(function: Function) -> set[int]:
+def needed(function: Function) -> set[int]:
     """Nodes that the result and the stores depend on, through operands and through restricted axes."""
     wanted = [store.value for store in function.stores]
     if function.result is not None:
         wanted.append(function.result)
-    needed: set[int] = set()
+    found: set[int] = set()
     while wanted:
         number = wanted.pop()
-        if number in needed:
+        if number in found:
             continue
-        needed.add(number)
+        found.add(number)
         node = function.nodes[number]
         wanted += [*node.inputs, *(axis.subset for axis in node.type.axes if axis.subset is not None)]
-    return needed
+    return found
 
 
 def _combine_scores(runs: Sequence[Run], step: Step, combine: Callable[[list[Tensor]], Tensor]) -> None:

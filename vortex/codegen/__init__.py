@@ -1,0 +1,1 @@
+"""The compiler: from a traced program to fused Triton kernels."""

@@ -1,0 +1,272 @@
+"""Which nodes run in which kernel, and what passes between kernels through memory.
+
+Map operators work within a block, row operators need the whole row of one (request, KV head). A value is ready at a
+level: one more than its operands' where a row operator stands between. At each level
+
+* a map kernel, parallel over chunks of blocks, computes what reads much per block and keeps the small results;
+* a row kernel, one thread block a row, runs the reductions and scans over those, in passes;
+* selections turn rows of scores into ids.
+
+Everything else is recomputed where it is used: a node has no kernel of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from vortex.codegen.lowering.reduce import ARGUMENT
+from vortex.dsl.axes import Axis, TensorType
+from vortex.dsl.ir import Function, Program
+from vortex.dsl.registry import OPERATORS
+
+How = Literal["store", "reduce", "scan", "scatter", "fill", "state", "scores", "mask"]
+
+LIGHT = 16
+"""Elements per block that a row kernel reads itself; beyond it a map kernel reads them and keeps the result."""
+
+KEEP = 1024
+"""Elements per block of a kept value at most; larger ones are recomputed in the row kernel."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a pass leaves in memory.
+
+    how  store    a value per block of the domain
+         reduce   a value per row
+         scan     running sums per block
+         fill     a constant over all blocks, before a scatter
+         scatter  values of a restricted domain at their places among all blocks
+         scores   what a selection ranks, over all blocks; -inf where a restricted domain has no member
+         mask     1 where a boolean set has a member, what a selection by threshold reads
+         state    what the next decode step reads
+    """
+
+    node: int
+    how: How
+    name: str = ""
+    fill: float = 0.0
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One sweep over the blocks of a domain: all blocks (None), or the members of a set.
+
+    `domain` is -1 for a pass without blocks: values per row alone.
+    """
+
+    domain: int | None
+    outputs: tuple[Output, ...]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Passes in order. "map": one pass, thread blocks over chunks; "row": one thread block a row."""
+
+    kind: Literal["map", "row"]
+    passes: tuple[Pass, ...]
+
+
+@dataclass(frozen=True)
+class Select:
+    """A selection kernel over the scores kept under `scores`; `node` is the set it makes."""
+
+    node: int
+    scores: int
+    final: bool
+
+
+Step = Kernel | Select
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Scratch memory between kernels: per block of all blocks ("block"), per member ("member"), or per row."""
+
+    node: int
+    how: How
+    layout: Literal["block", "member", "row"]
+    axes: tuple[Axis, ...]
+    dtype: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.how}_{self.node}"
+
+    @property
+    def elements(self) -> int:
+        return math.prod(axis.size or 1 for axis in self.axes)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The steps of an indexer, and the scratch memory between them."""
+
+    steps: tuple[Step, ...]
+    buffers: tuple[Buffer, ...]
+
+    def buffer(self, key: str) -> Buffer:
+        return next(each for each in self.buffers if each.key == key)
+
+
+SELECTIONS = ("topK", "topP", "Threshold")
+
+
+def selects_blocks(function: Function, number: int) -> bool:
+    node = function.nodes[number]
+    return node.op in SELECTIONS and node.attr("dim", "block") == "block"
+
+
+def row_kind(function: Function, number: int) -> str | None:
+    """How a node crosses the block axis: "reduce", "scan", "window", "lookup", "scatter", "select", or not."""
+    node = function.nodes[number]
+    types = tuple(function.nodes[each].type for each in node.inputs)
+    if node.op == "Gather" and node.attr("dim") is None:
+        return None
+    crosses = OPERATORS[node.op].crosses(node, types)
+    if "block" not in crosses:
+        return None
+    if selects_blocks(function, number):
+        return "select"
+    kinds = {"CumSum": "scan", "Conv1d": "window", "MaxPool1d": "window", "Gather": "lookup", "Scatter": "scatter"}
+    return kinds.get(node.op, "reduce")
+
+
+def domain_of(type_: TensorType) -> int | None:
+    """The set that a value's block axis is restricted to; None for all blocks, -1 without a block axis."""
+    block = type_.axis("block")
+    return -1 if block is None else block.subset
+
+
+def inner(type_: TensorType) -> tuple[Axis, ...]:
+    return tuple(axis for axis in type_.axes if axis.size is not None)
+
+
+def inner_elements(type_: TensorType) -> int:
+    return math.prod(axis.size or 1 for axis in inner(type_))
+
+
+MEMORY = ("Input", "Entry", "State")
+
+
+@dataclass
+class Planner:
+    """Builds the plan of one indexer."""
+
+    program: Program
+    function: Function
+    levels: dict[int, int] = field(default_factory=dict)
+    kept: dict[int, Buffer] = field(default_factory=dict)
+    indicators: set[int] = field(default_factory=set)
+    buffers: list[Buffer] = field(default_factory=list)
+
+    def plan(self) -> Plan:
+        needed = sorted(self._needed())
+        for number in needed:
+            self.levels[number] = self._level(number)
+        tasks: dict[int, list[tuple[int, Output]]] = {}
+        for number in needed:
+            for level, domain, output in self._tasks(number, needed):
+                tasks.setdefault(level, []).append((domain if domain is not None else -2, output))
+        steps: list[Step] = []
+        for level in sorted(tasks):
+            self._run_level(level, tasks[level], steps)
+        self._final(steps)
+        self._states(steps)
+        return Plan(tuple(merge_rows(steps)), tuple(self.buffers))
+
+    # Levels
+
+    def _needed(self) -> set[int]:
+        from vortex.vtensor.evaluate import needed
+
+        return needed(self.function)
+
+    def _level(self, number: int) -> int:
+        """The level at which a node's value can be evaluated from memory."""
+        node = self.function.nodes[number]
+        base = max((self._edge(number, each) for each in node.inputs), default=0)
+        subset = domain_of(node.type)
+        if subset is not None and subset >= 0:
+            base = max(base, self.levels[subset])
+        kind = row_kind(self.function, number)
+        if kind == "lookup" and self._reads_memory(node.inputs[0]):
+            return base
+        return base + (kind is not None)
+
+    def _edge(self, number: int, operand: int) -> int:
+        """Level of an operand; a set of blocks that is read as a boolean is written out one level later."""
+        level = self.levels[operand]
+        if self._is_made_set(operand) and self._wants_indicator(number):
+            self.indicators.add(operand)
+            return level + 1
+        return level
+
+    def _is_made_set(self, number: int) -> bool:
+        return selects_blocks(self.function, number)
+
+    def _wants_indicator(self, number: int) -> bool:
+        node = self.function.nodes[number]
+        return not (node.op == "Gather" and node.attr("dim") is None)
+
+    def _reads_memory(self, number: int) -> bool:
+        node = self.function.nodes[number]
+        while node.op == "Transpose":
+            node = self.function.nodes[node.inputs[0]]
+        return node.op in MEMORY
+
+    # Tasks
+
+    def _tasks(self, number: int, needed: list[int]) -> Iterator[tuple[int, int | None, Output]]:
+        """What must be brought to memory so that this node can be evaluated, with the level it happens at."""
+        node = self.function.nodes[number]
+        kind = row_kind(self.function, number)
+        level = self.levels[number] - 1
+        if kind in ("reduce", "scan"):
+            source = next(each for each in node.inputs if self.function.nodes[each].type.axis("block") is not None)
+            yield level, domain_of(self.function.nodes[source].type), Output(number, kind)  # type: ignore[arg-type]
+        elif kind == "window" or (kind == "lookup" and not self._reads_memory(node.inputs[0])):
+            source = node.inputs[0]
+            yield level, domain_of(self.function.nodes[source].type), Output(source, "store")
+        elif kind == "scatter":
+            fill = node.attr("fill")
+            yield level, None, Output(number, "fill", fill=float(fill))  # type: ignore[arg-type]
+            yield level, domain_of(self.function.nodes[node.inputs[0]].type), Output(number, "scatter")
+        elif kind == "select":
+            source = node.inputs[0]
+            domain = domain_of(self.function.nodes[source].type)
+            if domain is not None:
+                yield level, None, Output(source, "fill", fill=-math.inf)
+            yield level, domain, Output(source, "scores")
+            yield level, -1, Output(number, "mask")
+        if number in self.indicators:
+            yield self.levels[number], None, Output(number, "fill", fill=0.0)
+            yield self.levels[number], number, Output(number, "scatter")
+        if node.op == "Gather" and node.attr("dim") is None and not self._is_made_set(node.inputs[1]):
+            members = node.inputs[1]
+            yield self.levels[members], None, Output(members, "mask")
+
+    def _keep(self, output: Output, layout: str) -> None:
+        node = self.function.nodes[output.node]
+        how: How = "scatter" if output.how == "fill" and output.fill != -math.inf else output.how
+        how = "scores" if output.how == "fill" and output.fill == -math.inf else how
+        scores = how in ("scores", "mask")
+        axes = () if scores else inner(node.type)
+        dtype = "fp32" if scores or node.type.dtype == "bool" else node.type.dtype
+        buffer = Buffer(output.node, how, layout, axes, "int32" if dtype == "int32" else "fp32")  # type: ignore[arg-type]
+        if all(each.key != buffer.key for each in self.buffers):
+            self.buffers.append(buffer)
+        if how not in ("scores", "mask"):
+            self.kept[output.node] = buffer
+
+    def heavy(self, number: int) -> bool:
+        """Whether evaluating a node reads many elements per block."""
+        node = self.function.nodes[number]
+        if number in self.kept:
+            return self.kept[number].layout != "row" and self.kept[number].elements > LIGHT
+        if node.op in MEMORY and node.type.axis("block") is not None:
+            return inner_elements(node.type) > LIGHT
+        return node.type.axis("block") is not None and any(self.heavy(each) for each in node.inputs)

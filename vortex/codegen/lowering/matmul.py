@@ -1,0 +1,102 @@
+"""Products: on tensor cores where the shape allows it, else as a broadcast product that is summed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vortex.codegen.lowering import lowers
+from vortex.codegen.tile import Emitter, Scope, Tile, lanes_of
+from vortex.dsl.axes import Axis, TensorType
+from vortex.dsl.ir import Node
+from vortex.dsl.ops.matmul import contraction
+
+CONTRACTED = "(contracted)"
+"""Name of the contracted axis while both operands carry it; no author's axis can be called so."""
+
+
+def operands_of(e: Emitter, number: int, scope: Scope | None) -> tuple[Tile, Tile, Axis]:
+    """Both operands over one common name of the contracted axis."""
+    types = e.types(number)
+    a, b = (e.cast(tile, "fp32") for tile in e.operands(number, scope))
+    _, _, left, _ = contraction(*types)
+    right = types[1].axes[-2] if len(types[1].axes) > 1 else types[1].axes[-1]
+    return renamed(a, left.name), renamed(b, right.name), replace(left, name=CONTRACTED)
+
+
+def renamed(tile: Tile, old: str) -> Tile:
+    axes = tuple(replace(axis, name=CONTRACTED) if axis.name == old else axis for axis in tile.axes)
+    pads = {CONTRACTED if name == old else name: value for name, value in tile.pads.items()}
+    return Tile(tile.name, axes, tile.dtype, pads, tile.exact)
+
+
+def wants_dot(function_types: tuple[TensorType, TensorType], width: str = "head") -> bool:
+    """Whether a product is a matrix of block rows times a matrix that every block shares: fit for tensor cores."""
+    a, b = function_types
+    batch, rows, contracted, columns = contraction(a, b)
+    if contracted.size is None or contracted.size < 16 or not columns:
+        return False
+    shared = {axis.name for axis in a.axes} & {axis.name for axis in b.axes} - {contracted.name}
+    return not shared and len(b.axes) == 2 and b.axis("block") is None and a.axis("block") is not None
+
+
+@lowers("GeMM")
+def lower_gemm(e: Emitter, number: int, scope: Scope | None) -> Tile:
+    node = e.function.nodes[number]
+    a, b, contracted = operands_of(e, number, scope)
+    if wants_dot(e.types(number)) and contracted.size is not None:  # type: ignore[arg-type]
+        return dot(e, node, number, a, b, contracted, scope)
+    return product_sum(e, node, number, a, b, contracted, scope)
+
+
+def product_sum(
+    e: Emitter, node: Node, number: int, a: Tile, b: Tile, contracted: Axis, scope: Scope | None
+) -> Tile:
+    """Sum over the contracted axis of the broadcast product; padded lanes of one operand must hold 0."""
+    if e.padded(contracted) and a.pads.get(CONTRACTED) != 0.0:
+        a = e.held(a, [CONTRACTED], 0.0, scope)
+    if e.padded(contracted) and b.pads.get(CONTRACTED) != 0.0:
+        b = e.held(b, [CONTRACTED], 0.0, scope)
+    rest = [axis for axis in a.axes if axis.name != CONTRACTED]
+    rest += [axis for axis in b.axes if axis.name != CONTRACTED and axis.name not in a.names]
+    axes = (*rest, contracted)
+    name = e.let(f"tl.sum({e.align(a, axes)} * {e.align(b, axes)}, {len(rest)})", node)
+    return Tile(name, tuple(rest), "fp32", gemm_pads(e, number, a, b))
+
+
+def gemm_pads(e: Emitter, number: int, a: Tile, b: Tile) -> dict[str, float | None]:
+    zero = [name for tile in (a, b) for name, value in tile.pads.items() if value == 0.0]
+    return dict.fromkeys(zero, 0.0)
+
+
+def dot(e: Emitter, node: Node, number: int, a: Tile, b: Tile, contracted: Axis, scope: Scope | None) -> Tile:
+    """[rows, contracted] @ [contracted, columns], with all other axes of `a` flattened into the rows."""
+    if e.padded(contracted):
+        a, b = e.held(a, [CONTRACTED], 0.0, scope), e.held(b, [CONTRACTED], 0.0, scope)
+    rest = [axis for axis in a.axes if axis.name != CONTRACTED]
+    (columns,) = [axis for axis in b.axes if axis.name != CONTRACTED]
+    depth, width = e.lanes(contracted), e.lanes(columns)
+    left, right = e.align(a, (*rest, contracted)), e.align(b, (contracted, columns))
+    if len(rest) > 1:
+        rows = " * ".join(e.lanes(axis) for axis in rest)
+        left = f"tl.reshape({left}, ({rows}, {depth}))"
+    if a.exact is not None and a.exact == b.exact:
+        kind = {"bf16": "tl.bfloat16", "fp16": "tl.float16"}[a.exact]
+        expression = f"tl.dot(({left}).to({kind}), ({right}).to({kind}), out_dtype=tl.float32)"
+    else:
+        # Three tf32 products keep fp32's digits; plain tf32 would not.
+        expression = f'tl.dot({left}, {right}, input_precision="tf32x3")'
+    name = e.let(expression, node)
+    if len(rest) > 1:
+        shape = ", ".join([*(e.lanes(axis) for axis in rest), width])
+        name = e.let(f"tl.reshape({name}, ({shape}))", node)
+    return Tile(name, (*rest, columns), "fp32", gemm_pads(e, number, a, b))
+
+
+def dot_columns(e: Emitter, number: int) -> str | None:
+    """The axis that needs 16 lanes because this product runs on tensor cores, if it does."""
+    node = e.function.nodes[number]
+    if node.op != "GeMM" or not wants_dot(e.types(number)):  # type: ignore[arg-type]
+        return None
+    _, _, contracted, columns = contraction(*e.types(number))
+    assert contracted.size is not None and columns[0].size is not None
+    return columns[0].name if lanes_of(columns[0].size) < 16 else None
