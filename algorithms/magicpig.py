@@ -17,7 +17,9 @@ class MagicPIG(vFlow):
     bits = 4
 
     def signature(self, x):
-        planes = Parameter("planes", f"layer kv dim table={self.tables} bit={self.bits}", init="normal", seed=0)
+        planes = Parameter(
+            "planes", f"layer kv dim table={self.tables} bit={self.bits}", init="normal", seed=0
+        )
         return Cast(Sum(x * planes, dim="dim"), "sign")
 
     def forward_cache(self, c):
