@@ -46,10 +46,10 @@ class Case:
 
     def key_blocks(self) -> Tensor:
         """Keys of the finished blocks, [n, block, dim]."""
-        return self.k[: self.n * self.block].reshape(self.n, self.block, -1)
+        return self.k[: self.n * self.block].unflatten(0, (self.n, self.block))
 
     def value_blocks(self) -> Tensor:
-        return self.v[: self.n * self.block].reshape(self.n, self.block, -1)
+        return self.v[: self.n * self.block].unflatten(0, (self.n, self.block))
 
     def reserved(self) -> set[int]:
         """Attended whatever the scores: sinks, recent blocks, and the current block, which has number n."""
@@ -60,7 +60,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Choice:
-    """Attended block numbers, the current one among them, and the scores [n] that alone decided, if any did."""
+    """Attended block numbers, the current one among them; the scores [n] that alone decided, if any did."""
 
     blocks: set[int]
     scores: Tensor | None = None

@@ -36,7 +36,7 @@ def infllm(case: Case) -> Tensor:
     for block in case.key_blocks():
         order = (block @ block.mean(0)).topk(case.hyper["representatives"]).indices
         scores.append((block[order] @ case.q.T).sum())
-    return torch.stack(scores) if scores else case.k.new_zeros(0)
+    return torch.stack(scores)
 
 
 def infllm_v2(case: Case) -> Tensor:
@@ -50,7 +50,7 @@ def infllm_v2(case: Case) -> Tensor:
 
 
 def seer_attention(case: Case) -> Tensor:
-    """The gate as the paper writes it: concatenated poolings through one linear layer, the group's heads through another."""
+    """As the paper writes it: poolings and the group's heads, each concatenated, through a linear layer."""
     k, weights = case.key_blocks(), case.parameters
     pooled = torch.cat([k.amax(1), k.amin(1), k.mean(1)], dim=1)
     keys = pooled @ torch.cat([weights["k_max"], weights["k_min"], weights["k_mean"]])
@@ -69,9 +69,9 @@ def pyramidkv(case: Case) -> Tensor:
 
 def pooled(scores: Tensor, kernel: int) -> Tensor:
     """Maximum over a centred odd window that ends at the row's ends."""
-    return (
-        max_pool1d(scores[None, None], kernel, stride=1, padding=kernel // 2)[0, 0] if len(scores) else scores
-    )
+    if not len(scores):
+        return scores
+    return max_pool1d(scores[None, None], kernel, stride=1, padding=kernel // 2)[0, 0]
 
 
 def value_norm(case: Case) -> Tensor:
@@ -79,9 +79,9 @@ def value_norm(case: Case) -> Tensor:
 
 
 def smooth(case: Case) -> Tensor:
-    p = probabilities(case).amax(1) if case.n else case.k.new_zeros(0)
+    p = probabilities(case).amax(1)
     kernel = p.new_tensor([0.25, 0.5, 0.25])
-    return conv1d(p[None, None], kernel[None, None], padding=1)[0, 0] if case.n else p
+    return conv1d(p[None, None], kernel[None, None], padding=1)[0, 0]
 
 
 def channel_groups(case: Case) -> Tensor:
@@ -97,11 +97,7 @@ def keydiff(case: Case) -> Tensor:
 
 
 def key_norm(case: Case) -> Tensor:
-    return (
-        -avg_pool1d(case.key_blocks().norm(dim=2).flatten()[None], case.block)[0]
-        if case.n
-        else case.k.new_zeros(0)
-    )
+    return -avg_pool1d(case.key_blocks().norm(dim=2).flatten()[None], case.block)[0]
 
 
 def shadowkv(case: Case, state: dict[str, Any]) -> Choice:

@@ -1,4 +1,4 @@
-"""Methods whose choice depends on earlier steps. `state` is an empty dict at a request's first decode step."""
+"""Methods whose choice depends on earlier steps. `state` is an empty dict at the first one."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def snapkv(case: Case, state: dict[str, Any]) -> Choice:
 def rising(case: Case, state: dict[str, Any]) -> Choice:
     """The moving average as the explicit sum over earlier steps: rate * (1 - rate)^(age) * p."""
     history = state.setdefault("p", [])
-    p = probabilities(case).amax(1) if case.n else case.k.new_zeros(0)
+    p = probabilities(case).amax(1)
     rate = case.hyper["rate"]
     average = torch.zeros_like(p)
     for age, earlier in enumerate(reversed(history)):

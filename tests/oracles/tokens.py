@@ -79,7 +79,7 @@ def product_quantization(case: Case) -> Tensor:
     rebuilt = torch.zeros_like(parts)
     for m, words in enumerate(book):
         distance = (parts[:, m, None] - words[None]).square().sum(2)
-        rebuilt[:, m] = words[distance.argmin(1)] if len(parts) else rebuilt[:, m]
+        rebuilt[:, m] = words[distance.argmin(1)]
     return best_token(case, (rebuilt.flatten(1) @ case.q.T).mean(1))
 
 
