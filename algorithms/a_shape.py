@@ -1,8 +1,8 @@
 """A-shape: the first blocks and a local window, whatever the query.
 
 Formula: attend block b if b < `first` or b >= n - `last`, n the finished blocks.
-Paper: Jiang et al. 2024, MInference, arXiv:2407.02490, section 3.1 (the A-shape head); LM-Infinite (Han
-et al. 2023, arXiv:2308.16137).
+Paper: Jiang et al. 2024, MInference, arXiv:2407.02490 (the A-shape head); LM-Infinite (Han et al. 2023,
+arXiv:2308.16137).
 Blocks: token counts rounded to blocks.
 Recommended: 1024 global and 4096 local tokens.
 """

@@ -2,7 +2,7 @@
 
 Formula: s_b = max_h (q_h . mu_b + |q_h| * r_b), mu_b the mean key of the block and r_b the largest
 distance from it.
-Paper: Chen et al. 2024, ArkVale (NeurIPS 2024), section 4.2, bounding volumes: the sphere.
+Paper: Chen et al. 2024, ArkVale (NeurIPS 2024): page digests by bounding volumes, here the sphere.
 Blocks: ArkVale's pages are our blocks; recall of evicted pages is simply selection.
 Recommended: pages of 32, a budget of 2048 to 4096 tokens, the first two layers dense.
 """

@@ -2,8 +2,7 @@
 
 Formula: s_b = max_{t in b} mean_h sum_{r in C} q_hr * k_tr, with C the heavy channels of this layer and
 head.
-Paper: Yang et al. 2024, arXiv:2408.07092, section 3 (label cache of the channels with the largest |q *
-k|).
+Paper: Yang et al. 2024, arXiv:2408.07092 (label cache of the channels with the largest |q * k|).
 Blocks: tokens are scored, the best token speaks for its block. One channel set serves the group.
 Recommended: 1/16 to 1/8 of the channels, labels in 4 bits, a budget of 1/16 of the tokens. The channels
 of a model come from a calibration run; without a file every fourth channel stands in.

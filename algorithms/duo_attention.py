@@ -1,7 +1,7 @@
 """DuoAttention: retrieval heads search the context, streaming heads keep to the window.
 
 Formula: s_b = max_h scale * q_h . mean_{t in b} k_t if the KV head retrieves, else b.
-Paper: Xiao et al. 2024, arXiv:2410.10819, section 2 (head classes from an optimised gate, threshold 0.5).
+Paper: Xiao et al. 2024, arXiv:2410.10819, head classes from an optimised gate.
 Blocks: the paper's retrieval heads attend everything; here they select, and a streaming head spends the
 same budget on its newest blocks.
 Recommended: 25% retrieval heads for grouped queries, sinks of 64 tokens. Without a file every head

@@ -2,7 +2,7 @@
 
 Formula: kernel j = mean of two neighbouring quarters of the block; p_h = softmax_j(scale * q_h .
 kernel_j) over all kernels; s_b = max_{j in b} sum_h p_hj.
-Paper: Zhao et al. 2025, arXiv:2509.24663, section 3.2 (no parameters, shared over the group).
+Paper: Zhao et al. 2025, arXiv:2509.24663 (no parameters, shared over the group).
 Blocks: kernels that cross a block's edge are left out: a summary sees one block.
 Recommended: blocks of 64, kernels of 32 with stride 16, 96 blocks in all.
 """

@@ -1,7 +1,7 @@
 """Key norm: keys of small norm attract attention.
 
 Formula: s_b = - mean_{t in b} |k_t|.
-Paper: Devoto et al. 2024, arXiv:2406.11430, section 3.
+Paper: Devoto et al. 2024, arXiv:2406.11430.
 Blocks: the mean norm of the block decides; one number a block is all that is stored. The query plays no
 part.
 Recommended: half of the context, the first two layers dense.

@@ -1,7 +1,7 @@
 """LServe: hierarchical pages, small logical pages scored, large physical pages selected.
 
 Formula: s_b = max_{j in b} max_h sum_d max(q_hd * M_jd, q_hd * m_jd) over the logical pages j of block b.
-Paper: Yang et al. 2025, arXiv:2502.14866, section 3.5.2 (hierarchical paging), 3.5.3 (reusable selector).
+Paper: Yang et al. 2025, arXiv:2502.14866 (hierarchical paging and the reusable page selector).
 Blocks: physical pages are our blocks, logical pages an axis of the entries. Its streaming heads are
 another matter: duo_attention.py.
 Recommended: physical pages of 64, logical pages of 16, a selection reused for 4 steps.

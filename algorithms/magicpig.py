@@ -2,7 +2,7 @@
 
 Formula: sign bits of x . A in `tables` tables of `bits` bits; a token is sampled by head h when in at
 least 2 tables all bits of k_t and q_h agree; s_b = number of (token, head) pairs sampled.
-Paper: Chen et al. 2024, arXiv:2410.16179, section 4 and algorithm 1.
+Paper: Chen et al. 2024, arXiv:2410.16179, algorithm 1.
 Blocks: the paper's estimator weights a sampled token by its probability; here the counts rank blocks,
 which are then attended exactly, and equal counts fall to the lower block. Keys are not centred.
 Recommended: K = 10 bits, L = 150 tables; fewer here, 128 bits a token, because the signature is read each

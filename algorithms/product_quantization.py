@@ -2,8 +2,8 @@
 
 Formula: code_tm = argmin_j |k_tm - B_mj|^2 for each part m of the key; s_b = max_{t in b} mean_h sum_m
 q_hm . B_m,code_tm.
-Paper: Zhang et al. 2024, arXiv:2407.12820, section 3; Jegou et al. 2011, Product quantization for nearest
-neighbor search.
+Paper: Zhang et al. 2024, arXiv:2407.12820; Jegou et al. 2011, Product quantization for nearest neighbor
+search.
 Blocks: the paper clusters each prompt's keys; clustering per request is not in the language, so the
 codebooks B are trained offline, per layer and KV head. The best token speaks for its block.
 Recommended: 2 parts of 64 codes in the paper; 8 parts of 16 codes here. Without a file the codebooks are

@@ -2,7 +2,7 @@
 
 Formula: budget of layer l = first - (first - last) * l / (layers - 1), an arithmetic sequence of mean B
 with last = B / beta and first = 2B - last; the score is SnapKV's vote of the newest query.
-Paper: Cai et al. 2024, arXiv:2406.02069, section 4.2, eqs. 3 and 4.
+Paper: Cai et al. 2024, arXiv:2406.02069 (layer-wise budgets).
 Blocks: B = 64 blocks and beta = 20, so 124.8 down to 3.2 blocks. Block means stand for tokens.
 Recommended: beta = 20; 64 to 2048 tokens a layer on average.
 """

@@ -2,8 +2,7 @@
 
 Formula: s_b = mean_h sum_d max(q_hd * M_bd, q_hd * m_bd), M and m the int8 roundings of the block's
 maxima and minima.
-Paper: Tang et al. 2024, arXiv:2406.10774, section 3.2; the bound over a group as a mean follows LServe
-(Yang et al. 2025, arXiv:2502.14866).
+Paper: Tang et al. 2024, arXiv:2406.10774.
 Blocks: as quest.py. Rounding may undercut the bound by half a step of max|k| / 127.
 Recommended: pages of 16, a budget of 1024 to 2048 tokens, the first two layers dense.
 """

@@ -1,7 +1,7 @@
 """SeerAttention-R: a small learned gate scores the blocks.
 
 Formula: K_b = [max k_b; min k_b; mean k_b] W_k; Q = sum_h q_h W_q^h; s_b = Q . K_b.
-Paper: Gao et al. 2025, arXiv:2506.08889, section 3.1 (decode gate); arXiv:2410.13276 (the gate).
+Paper: Gao et al. 2025, arXiv:2506.08889 (the decode gate); arXiv:2410.13276 (the pooling).
 Blocks: the paper's gate reads q and k before RoPE and applies its own; here both come after RoPE. The
 softmax over blocks is monotone and left out. W_k is stored as three matrices, one per pooling.
 Recommended: blocks of 64 or 128, gate width 128, 4096 tokens in all. Without a trained file the weights

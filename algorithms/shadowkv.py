@@ -2,7 +2,7 @@
 
 Formula: mu_b the mean key, r_b = min_{t in b} cos(k_t, mu_b). Attend the `outliers` blocks of smallest
 r_b together with the blocks of largest max_h softmax_b(scale * q_h . mu_b).
-Paper: Sun et al. 2024, arXiv:2410.21465, section 4, algorithms 1 and 2.
+Paper: Sun et al. 2024, arXiv:2410.21465, algorithms 1 and 2.
 Blocks: the paper fixes the outliers at prefill; here they are the worst-described finished blocks of
 every step. Low-rank keys and offloaded values are matters of storage and left out.
 Recommended: chunks of 8, 48 outlier chunks, 1.56% of the tokens.

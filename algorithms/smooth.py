@@ -2,8 +2,7 @@
 
 Formula: s = conv(p, [1/4, 1/2, 1/4]) along the blocks, p_b = max_h softmax_b(scale * q_h . mean k_b),
 zero outside.
-Paper: the clustering by pooling of SnapKV (Li et al. 2024, arXiv:2404.14469, section 4.2) as a weighted
-mean.
+Paper: the clustering by pooling of SnapKV (Li et al. 2024, arXiv:2404.14469) as a weighted mean.
 Blocks: the kernel covers three blocks instead of a few tokens.
 Recommended: blocks of 16, 10% of the context.
 """

@@ -2,7 +2,7 @@
 
 Formula: s_b = max_h q_h . mean_{t in b} k_t in every `reuse_layers`-th layer; the others attend what it
 chose.
-Paper: Yang et al. 2024, arXiv:2410.05076, section 3.2 (position-persistent sparse attention).
+Paper: Yang et al. 2024, arXiv:2410.05076 (position-persistent sparse attention).
 Blocks: the selecting layers attend sparsely as well, where the paper's attend all keys and rank them
 exactly.
 Recommended: two dense layers first, a re-selection in the middle of the stack.

@@ -2,7 +2,7 @@
 
 Formula: attend the blocks of largest w_b; then w_b = mean_h sum_{t in b} p_ht for the blocks just
 attended, p_h = softmax of scale * q_h . k over them, and w_b = -inf for all others.
-Paper: Oren et al. 2024, arXiv:2401.06104, section 4.
+Paper: Oren et al. 2024, arXiv:2401.06104.
 Blocks: whole blocks are dropped. A block enters with weight 1, above any probability; the prompt's blocks
 tie at the first decode step and the lower block wins. The current block's keys are left out of the
 softmax.

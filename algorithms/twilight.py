@@ -3,7 +3,7 @@
 Formula: B = the `candidates` blocks of largest Quest bound; p_h = softmax_t(scale * q_h . k4_t) over the
 tokens of B, k4 the keys in 4 bits; w_b = mean_h sum_{t in b} p_ht; attend the fewest blocks of B with
 total weight >= p.
-Paper: Lin et al. 2025, arXiv:2502.02770, section 4.2 (select, then prune).
+Paper: Lin et al. 2025, arXiv:2502.02770 (select, then prune).
 Blocks: the pruner works on the weight of blocks. Reserved blocks are always kept.
 Recommended: p = 0.85 to 0.95, a first selection of 1/4 of the tokens, 4-bit keys.
 """

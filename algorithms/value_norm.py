@@ -1,7 +1,7 @@
 """VATP: attention weight times the size of the value.
 
 Formula: s_b = sum_h softmax_b(scale * q_h . mean k_b) * mean_{t in b} |v_t|_1.
-Paper: Guo et al. 2024, arXiv:2406.12335, eq. 4 (value-aware token pruning).
+Paper: Guo et al. 2024, arXiv:2406.12335 (value-aware token pruning).
 Blocks: the block's mean key and mean value norm stand for its tokens. The paper exempts the first tokens,
 which have tiny values but much attention: sink_blocks = 1.
 Recommended: on top of H2O or Scissorhands at 50% of the budget.
