@@ -5,7 +5,7 @@ head.
 Paper: Yang et al. 2024, arXiv:2408.07092 (label cache of the channels with the largest |q * k|).
 Blocks: tokens are scored, the best token speaks for its block. One channel set serves the group.
 Recommended: 1/16 to 1/8 of the channels, labels in 4 bits, a budget of 1/16 of the tokens. The channels
-of a model come from a calibration run; without a file every fourth channel stands in.
+of a model come from a calibration run; without a file the first channels stand in.
 """
 
 from vortex import *
@@ -15,7 +15,7 @@ class DoubleSparsity(vFlow):
     channels = 16
 
     def heavy(self):
-        return Parameter("heavy", f"layer kv r={self.channels}", dtype="int32", init="stride")
+        return Parameter("heavy", f"layer kv r={self.channels}", dtype="int32", init="arange")
 
     def forward_cache(self, c):
         c["label"] = Cast(Gather(c["k"], self.heavy(), dim="dim"), "int4")
