@@ -1,12 +1,16 @@
 """The library as files: each explains itself, each has an oracle, the two of the design stand as printed."""
 
 import ast
+import math
 import re
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from tests.oracles import ORACLES
+from vortex.dsl.load import trace_file
+from vortex.dsl.policy import Budget
 
 FOLDER = Path(__file__).parents[2] / "algorithms"
 STEMS = sorted(path.stem for path in FOLDER.glob("*.py"))
@@ -52,7 +56,7 @@ def test_docstring_gives_formula_paper_changes_and_hyper_parameters(stem):
     doc = ast.get_docstring(ast.parse(source(stem)))
     headline, _, body = doc.partition("\n\n")
     assert "\n" not in headline and headline.endswith(".")
-    assert re.findall(r"^(\w+):", body, re.M) == ["Formula", "Paper", "Blocks", "Recommended"]
+    assert re.findall(r"^([A-Z]\w+): ", body, re.M) == ["Formula", "Paper", "Blocks", "Recommended"]
     assert re.search(r"arXiv:\d{4}\.\d{5}|arXiv:\d{4}\.\d{4}|NeurIPS|DeepSeek-AI", body)
 
 
@@ -62,3 +66,18 @@ def test_a_file_is_read_in_a_minute_and_needs_vortex_alone(stem):
     imports = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     assert imports == ["from vortex import *"]
     assert len(source(stem).splitlines()) <= 45
+
+
+@pytest.mark.parametrize("layers", [2, 30, 61])
+def test_pyramid_budgets_fall_evenly_around_their_mean(layers):
+    traced = trace_file(FOLDER / "pyramidkv.py")
+    budget = Budget.parse(traced.program.policy.budget)
+    each = [
+        budget.evaluate(tokens=10**6, block_size=16, layer=layer, layers=layers) for layer in range(layers)
+    ]
+    mean, beta = 64, 20
+    last = Fraction(mean, beta)
+    first = 2 * mean - last
+    exact = [first - (first - last) * layer / (layers - 1) for layer in range(layers)]
+    assert each == [math.ceil(value) for value in exact]
+    assert sum(exact) / layers == mean

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool1d, conv1d, cosine_similarity, max_pool1d
+from torch.nn.functional import avg_pool1d, conv1d, cosine_similarity, max_pool1d, silu
 
 from tests.oracles.convention import Case, Choice, stateless, top
 
@@ -21,11 +21,11 @@ def probabilities(case: Case) -> Tensor:
 
 
 def nsa(case: Case) -> Tensor:
-    """Eq. 7 with a linear compression, eq. 8 over all compression blocks, eqs. 9 and 10 summed."""
-    size = case.hyper["compression"]
-    parts = case.key_blocks().reshape(case.n, case.block // size, size, -1)
-    mix = torch.softmax(case.parameters["weight"], dim=0)
-    compressed = torch.einsum("t,nptd->npd", mix, parts + case.parameters["position"])
+    """Eq. 7 with an MLP over keys and positions beside the mean, eq. 8 over all, eqs. 9 and 10 summed."""
+    size, weights = case.hyper["compression"], case.parameters
+    parts = case.key_blocks().unflatten(1, (-1, size))
+    hidden = silu(torch.einsum("nptd,dr->nptr", parts + weights["position"], weights["up"]))
+    compressed = parts.mean(2) + torch.einsum("nptr,rd->npd", hidden, weights["down"]) / size
     scores = torch.einsum("npd,hd->hnp", compressed, case.q) * case.scale
     p = torch.softmax(scores.flatten(1), dim=1).reshape(scores.shape)
     return p.sum((0, 2))
