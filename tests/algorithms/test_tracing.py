@@ -1,4 +1,4 @@
-"""Every algorithm file traces without an error or a lint, whatever the model's shape, and its program is sound."""
+"""Every algorithm file traces without findings, whatever the model's shape, and its program is sound."""
 
 from pathlib import Path
 

@@ -117,7 +117,7 @@ def top_theta(case: Case, state: dict[str, Any]) -> Choice:
 
 def duo_attention(case: Case) -> Tensor:
     if case.parameters["gate"] > 0.5:
-        return (logits(case) * case.scale).amax(1)
+        return logits(case).amax(1)
     return torch.arange(case.n, dtype=case.k.dtype)
 
 
