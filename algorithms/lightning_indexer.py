@@ -4,7 +4,7 @@ Formula: I_t = sum_j w_j * relu(q^I_j . k^I_t), k^I stored in fp8; attend the to
 Paper: DeepSeek-AI 2025, DeepSeek-V3.2-Exp, eq. 1.
 Blocks: block_size 1 selects tokens; with larger blocks the best token speaks for its block. The paper
 projects q^I, k^I and w from hidden states; here they are projections of q and k after RoPE, one indexer
-head per query head of the group.
+head per query head. Summed over the KV heads they make one selection for all, as there.
 Recommended: 64 indexer heads of width 128, 2048 tokens.
 """
 
@@ -14,6 +14,7 @@ from vortex import *
 class LightningIndexer(vFlow):
     block_size = 1
     budget = 2048
+    share_heads = "sum"
     width = 32
 
     def forward_cache(self, c):

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from vortex.vtensor.reference import ReferenceRunner
 
 from tests.oracles import ORACLES, Case
 from vortex.dsl.flow import vFlow
@@ -14,6 +13,7 @@ from vortex.dsl.ir import Program, Shape
 from vortex.dsl.load import trace_file
 from vortex.vtensor.batch import Batch, Heads
 from vortex.vtensor.pool import KVPool
+from vortex.vtensor.reference import ReferenceRunner
 
 FOLDER = Path(__file__).parents[2] / "algorithms"
 STATEFUL = ("h2o", "tova", "scissorhands", "snapkv", "rising")
@@ -27,7 +27,7 @@ SMALL = {
     "dilated": {"local": 2, "stride": 4},
     "double_sparsity": {"channels": 6},
     "infllm": {"representatives": 3},
-    "lightning_indexer": {"width": 8},
+    "lightning_indexer": {"width": 8, "share_heads": False},
     "loki": {"rank": 8},
     "lserve": {"logical_pages": 2, "reuse_steps": 1},
     "magicpig": {"tables": 8, "bits": 3},
@@ -67,6 +67,7 @@ class Decode:
     steps: int
     page_blocks: int = 2
     recent: int = 1
+    changes: dict = field(default_factory=dict)
     states: dict = field(default_factory=dict)
 
     def __post_init__(self):
@@ -76,7 +77,7 @@ class Decode:
             "recent_blocks": self.recent,
             "dense_layers": "",
         }
-        self.settings = {**settings, "sink_blocks": 1, **SMALL.get(self.stem, {})}
+        self.settings = {**settings, "sink_blocks": 1, **SMALL.get(self.stem, {}), **self.changes}
         shape = Shape(KV_HEADS * self.group, KV_HEADS, DIM, LAYERS)
         traced = trace_file(FOLDER / f"{self.stem}.py", self.settings, shape)
         assert traced.errors == ()

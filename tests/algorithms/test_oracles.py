@@ -4,6 +4,7 @@ import pytest
 
 from tests.algorithms.decode import STATEFUL, Decode
 from tests.oracles import ORACLES, Case, Choice
+from tests.oracles.convention import top
 
 
 def agree(case: Case, choice: Choice, attended: list[int]) -> None:
@@ -49,3 +50,12 @@ def test_reserved_blocks_beyond_the_budget_are_attended(stem):
 def test_tokens_are_selected_with_blocks_of_one():
     for case, choice, attended in Decode("lightning_indexer", 1, 3, [1, 2, 40], steps=4, page_blocks=4).run():
         agree(case, choice, attended)
+
+
+def test_heads_that_share_select_by_the_sum_of_their_scores():
+    decode = Decode("lightning_indexer", 4, 3, [50, 81], steps=2, changes={"share_heads": "sum"})
+    seen = list(decode.run())
+    for (case, first, attended), (_, second, others) in zip(seen[::2], seen[1::2], strict=True):
+        total = first.scores + second.scores
+        assert attended == others
+        agree(case, Choice(top(case, total), total), attended)
