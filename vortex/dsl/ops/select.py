@@ -37,8 +37,7 @@ def _size_limit(value: object, what: str) -> int | str | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | str) or (isinstance(value, int) and value < 0):
         raise Problem("bad-k", what=what, value=value)
-    if isinstance(value, str):
-        Budget.parse(value)
+    Budget.parse(value)
     return value
 
 
