@@ -121,8 +121,13 @@ class Planned(Protocol):
 class Provider(Protocol):
     """One implementation of attention, by name."""
 
-    name: str
-    features: frozenset[str]  # of the fields of `Features`
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def features(self) -> frozenset[str]:
+        """Names of the supported fields of `Features`."""
+        ...
 
     def refusal(self, shape: StepShape, features: Features) -> str | None:
         """What of this shape the provider cannot do, as the end of "cannot do ..."; None: it can."""
@@ -149,14 +154,14 @@ def require(provider: Provider, shape: StepShape, features: Features, layer: int
 
 def check_call(shape: StepShape, features: Features, q: Tensor, pool: KVPool, selection: Selection,
                batch: Batch, sinks: Tensor | None) -> None:  # fmt: skip
-    """Refuses a call that is not of the planned shape, before anything reads memory. Costs no synchronisation."""
+    """Refuses a call that is not of the planned shape, before anything reads memory; no synchronisation."""
     import torch
 
     heads = shape.heads
     if batch.heads != heads or batch.requests != shape.requests or batch.block_size != shape.block_size:
         raise BatchError(
-            f"the batch ({batch.requests} requests, block size {batch.block_size}, {batch.heads}) is not what "
-            f"was planned ({shape.requests}, {shape.block_size}, {heads})"
+            f"the batch ({batch.requests} requests, block size {batch.block_size}, {batch.heads}) is not "
+            f"what was planned ({shape.requests}, {shape.block_size}, {heads})"
         )
     if batch.page_size != pool.page_size:
         raise BatchError(f"page_size: the batch says {batch.page_size}, the pool {pool.page_size}")

@@ -103,7 +103,7 @@ def rows_by_count(selection: Selection, batch: Batch) -> dict[int, list[int]]:
 
 
 def _positions(selection: Selection, batch: Batch, rows: Tensor, count: int) -> Tensor:
-    """Token positions in their request of what the rows attend, [rows, count * block_size]; negative: nothing."""
+    """Positions of the tokens that the rows attend, [rows, count * block_size]; below 0: nothing."""
     request, head = rows // batch.heads.kv, rows % batch.heads.kv
     ids = selection.ids[request, head, :count].to(torch.int64)
     if not selection.lists_dense:
