@@ -28,6 +28,7 @@ class Schedule:
     splits  programs of a row
     tile    tokens that a program handles at once; 16 at least
     merge   who joins the splits: a second kernel, or the program of a row that arrives last
+    ahead   ids and pages are read tiles early by hand, not by the compiler's pipeline
     swap    keys are the rows of the products (64-row tensor core instructions), not the padded queries
     pdl     programmatic dependent launch: a kernel starts while the one before it ends (sm_90)
     """
@@ -37,11 +38,12 @@ class Schedule:
     stages: int = 2
     warps: int = 4
     merge: Literal["kernel", "last"] = "kernel"
+    ahead: bool = False
     swap: bool = False
     pdl: bool = False
 
     def __str__(self) -> str:
-        extras = "".join(f", {name}" for name in ("swap", "pdl") if getattr(self, name))
+        extras = "".join(f", {name}" for name in ("ahead", "swap", "pdl") if getattr(self, name))
         return (
             f"{self.splits} splits, tiles of {self.tile} tokens, {self.stages} stages, {self.warps} warps, "
             f"merge: {self.merge}{extras}"
@@ -99,6 +101,7 @@ def kernels(shape: StepShape, features: Features, schedule: Schedule) -> ModuleT
         window=features.window is not None,
         soft_cap=features.soft_cap > 0,
         sinks=features.sinks,
+        ahead=schedule.ahead,
         swap=schedule.swap,
         pdl=schedule.pdl,
         merge="none" if schedule.splits == 1 else schedule.merge,
