@@ -12,6 +12,11 @@ from pathlib import Path
 from types import ModuleType
 
 
+def power_of_two(value: int) -> int:
+    """The smallest one that is not below `value`: what a Triton tile is made of."""
+    return 1 << (value - 1).bit_length()
+
+
 def cache_folder(*parts: str) -> Path:
     """A folder of the user's cache, created private; refused where someone else owns it."""
     from platformdirs import user_cache_path

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vortex.attention.provider import Features, StepShape, check_call, require
-from vortex.attention.source import load
+from vortex.attention.source import load, power_of_two
 from vortex.vtensor.batch import Batch
 from vortex.vtensor.pool import KVPool
 from vortex.vtensor.selection import Selection
@@ -50,12 +50,8 @@ class Schedule:
         )
 
 
-def power_of_two(value: int) -> int:
-    return 1 << (value - 1).bit_length()
-
-
 def default_schedule(shape: StepShape, processors: int) -> Schedule:
-    """Splits that leave every multiprocessor `resident` programs in one wave, none without a tile of its own."""
+    """As many splits as fit in one wave of `resident` programs a multiprocessor, each with a tile."""
     element = shape.kv_dtype.itemsize
     tile = max(16, min(64, 16384 // (power_of_two(shape.heads.dim) * element)))
     resident = 8
@@ -78,7 +74,9 @@ class TritonProvider:
         if shape.q_dtype not in FLOATS:
             return f"queries of {shape.q_dtype}; fp16, bf16 or fp32"
         if shape.kv_dtype not in (shape.q_dtype, *EIGHT_BITS):
-            return f"a pool of {shape.kv_dtype} with queries of {shape.q_dtype}; the same type, or 8-bit floats"
+            return (
+                f"a pool of {shape.kv_dtype} with queries of {shape.q_dtype}; the same type, or 8-bit floats"
+            )
         if shape.heads.dim < 16:
             return f"a head dim of {shape.heads.dim}; 16 at least"
         return None
@@ -169,7 +167,8 @@ class PlannedTriton:
             self.shape.width, q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1),
             batch.page_table.stride(0), *written,
             GROUP_PAD=max(16, power_of_two(heads.group)), BLOCK=self.shape.block_size, PAGE=batch.page_size,
-            TILE=schedule.tile, STAGES=schedule.stages, **self.constants(), num_warps=schedule.warps, **launch,
+            TILE=schedule.tile, STAGES=schedule.stages, **self.constants(),
+            num_warps=schedule.warps, **launch,
         )  # fmt: skip
         if schedule.splits > 1 and schedule.merge == "kernel":
             self.module.merge[heads.query, batch.requests](
