@@ -140,7 +140,8 @@ class PlannedFlashInfer:
         """
         if len(counts) != self.shape.requests or max(counts, default=0) > self.shape.width:
             raise BatchError(
-                f"counts: {self.shape.requests} numbers up to {self.shape.width} are expected, got {list(counts)}"
+                f"counts: {self.shape.requests} numbers up to {self.shape.width} are expected, "
+                f"got {list(counts)}"
             )
         planned = [max(count, 1) for count in counts]
         if planned == self.planned:
@@ -185,8 +186,8 @@ class PlannedFlashInfer:
                          out=rows_out, lse=rows_lse, return_lse=True)  # fmt: skip
         heads = batch.heads
         self.module.settle[(len(rows_q),)](
-            rows_out, rows_lse, self.padded, GROUP=heads.group, GROUP_PAD=power_of_two(heads.group), DIM=heads.dim,
-            DIM_PAD=power_of_two(heads.dim), num_warps=1,
+            rows_out, rows_lse, self.padded, GROUP=heads.group, GROUP_PAD=power_of_two(heads.group),
+            DIM=heads.dim, DIM_PAD=power_of_two(heads.dim), num_warps=1,
         )  # fmt: skip
         return out, lse
 

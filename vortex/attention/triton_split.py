@@ -62,6 +62,17 @@ def default_schedule(shape: StepShape, processors: int) -> Schedule:
     return Schedule(splits=splits, tile=tile)
 
 
+def schedules(shape: StepShape, processors: int) -> list[Schedule]:
+    """What is worth measuring for a shape, the default first."""
+    first = default_schedule(shape, processors)
+    rows = max(1, shape.requests * shape.heads.kv)
+    few = max(1, min(first.splits, processors * 4 // rows))
+    choices = [first, replace(first, splits=few, stages=3, ahead=True)]
+    if shape.block_size >= 16 and shape.kv_dtype.itemsize == 2:
+        choices.append(replace(first, tile=16, warps=1, stages=4, ahead=True))
+    return list(dict.fromkeys(choices))
+
+
 @dataclass(frozen=True)
 class TritonProvider:
     """schedule: fixes what `default_schedule` would choose."""
