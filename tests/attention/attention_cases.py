@@ -44,7 +44,8 @@ class Case:
 
 
 def make(lengths: Sequence[int], query: int = 6, kv: int = 2, dim: int = 64, block: int = 16,
-         page: int | None = None, budget: int = 3, dtype: torch.dtype = torch.float32, kv_dtype: torch.dtype | None = None,
+         page: int | None = None, budget: int = 3, dtype: torch.dtype = torch.float32,
+         kv_dtype: torch.dtype | None = None,
          device: str = "cpu", layout: str = "slots", scales: tuple[float, float] = (1.0, 1.0), seed: int = 0,
          dense: Sequence[bool] | None = None, lists_dense: bool = True, first_page: int = 0,
          features: Features | None = None) -> Case:  # fmt: skip
@@ -76,7 +77,7 @@ def make(lengths: Sequence[int], query: int = 6, kv: int = 2, dim: int = 64, blo
             others = torch.randperm(blocks - 1, generator=generator)[: count - 1].sort().values
             ids[row, head, :count] = torch.cat([others, torch.tensor([blocks - 1])]).to(torch.int32)
             counts[row, head] = count
-    flags = torch.tensor(dense or [False] * requests, device=device)
+    flags = torch.tensor(dense or [False] * requests, dtype=torch.bool, device=device)
     selection = Selection(ids.to(device), counts.to(device), flags, lists_dense)
     q = torch.randn(requests, query, dim, generator=generator).to(dtype).to(device)
     sinks = torch.randn(query, generator=generator).to(device) if features.sinks else None

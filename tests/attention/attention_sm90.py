@@ -21,7 +21,7 @@ from vortex.attention.source import load
 POINTERS = {
     "q_ptr": "q", "k_ptr": "kv", "v_ptr": "kv", "out_ptr": "q", "ids_ptr": "i32", "counts_ptr": "i32",
     "dense_ptr": "i1", "lengths_ptr": "i32", "pages_ptr": "i32", "sinks_ptr": "fp32", "parts_ptr": "fp32",
-    "part_lse_ptr": "fp32", "arrived_ptr": "i32", "lse_ptr": "fp32",
+    "peaks_ptr": "fp32", "totals_ptr": "fp32", "arrived_ptr": "i32", "lse_ptr": "fp32",
 }  # fmt: skip
 FLOATS = {"scale", "v_scale", "soft_cap"}
 UNALIGNED = {"window", "width", "lse_request", "lse_head", "pages_request"}

@@ -125,7 +125,8 @@ class PlannedTriton:
     features: Features
     schedule: Schedule
     parts: Tensor = field(init=False)
-    part_lse: Tensor = field(init=False)
+    peaks: Tensor = field(init=False)
+    totals: Tensor = field(init=False)
     arrived: Tensor = field(init=False)
     module: ModuleType = field(init=False)
 
@@ -133,7 +134,7 @@ class PlannedTriton:
         shape, splits = self.shape, self.schedule.splits
         rows = (shape.requests, shape.heads.query, splits if splits > 1 else 0)
         self.parts = torch.empty(*rows, shape.heads.dim, dtype=torch.float32, device=shape.device)
-        self.part_lse = torch.empty(rows, dtype=torch.float32, device=shape.device)
+        self.peaks, self.totals = torch.empty(2, *rows, dtype=torch.float32, device=shape.device)
         self.arrived = torch.zeros(shape.requests, shape.heads.kv, dtype=torch.int32, device=shape.device)
         self.module = kernels(shape, self.features, self.schedule)
 
@@ -173,7 +174,7 @@ class PlannedTriton:
         launch: dict[str, Any] = {"launch_pdl": True} if schedule.pdl else {}
         self.module.attend[schedule.splits, heads.kv, batch.requests](
             q, k, v, selection.ids, selection.counts, selection.dense, batch.lengths, batch.page_table, sinks,
-            self.parts, self.part_lse, self.arrived, out, lse,
+            self.parts, self.peaks, self.totals, self.arrived, out, lse,
             scale * pool.scale("k") * (1.0 if features.soft_cap else LOG2E), pool.scale("v"), *asked,
             self.shape.width, q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1),
             batch.page_table.stride(0), *written,
@@ -183,6 +184,6 @@ class PlannedTriton:
         )  # fmt: skip
         if schedule.splits > 1 and schedule.merge == "kernel":
             self.module.merge[heads.query, batch.requests](
-                self.parts, self.part_lse, sinks, out, lse, pool.scale("v"), *written, **self.constants(),
-                num_warps=1, **launch,
+                self.parts, self.peaks, self.totals, sinks, out, lse, pool.scale("v"), *written,
+                **self.constants(), num_warps=1, **launch,
             )  # fmt: skip
