@@ -3,8 +3,8 @@
     python benchmarks/attention.py --output benchmarks/results/attention-h200.json
 
 Method: one CUDA graph holds the same call for 12 layers with pools of their own, replayed 20 times; the
-median, divided by 12. Each candidate is first checked against fp64. Default shape: 16 requests of 32,768 tokens,
-32 query and 8 KV heads, head dim 128, bf16, blocks of 16, 125 attended; 45 GB of GPU memory.
+median, divided by 12. Each candidate is first checked against fp64. Default shape: 16 requests of 32,768
+tokens, 32 query and 8 KV heads, head dim 128, bf16, blocks of 16, 125 attended; 45 GB of GPU memory.
 """
 
 from __future__ import annotations
