@@ -45,15 +45,24 @@ def test_lengths_around_a_block_boundary_and_a_padded_slot(provider, dtype):
     check(case, case.run(provider))
 
 
-@providers(flashinfer=False)
-@pytest.mark.parametrize("group", [1, 3, 5, 6, 7, 16])
-@pytest.mark.parametrize("dim", [64, 80, 96, 128, 192, 256])
-def test_groups_and_head_dims(provider, group, dim):
+GROUPS, DIMS = (1, 3, 5, 6, 7, 16), (64, 80, 96, 128, 192, 256)
+
+
+@pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize("group", GROUPS)
+def test_groups_and_head_dims(group, dim):
+    case = make([65, 300, 16], query=2 * group, kv=2, dim=dim, budget=6, dtype=BF16, device="cuda")
+    check(case, case.run(TRITON["default"]))
+
+
+@providers(flashinfer=False, without=("default",))
+@pytest.mark.parametrize(("group", "dim"), zip(GROUPS, DIMS, strict=True))
+def test_groups_and_head_dims_of_other_schedules(provider, group, dim):
     case = make([65, 300, 16], query=2 * group, kv=2, dim=dim, budget=6, dtype=BF16, device="cuda")
     check(case, case.run(provider))
 
 
-@providers(flashinfer=False)
+@providers(flashinfer=False, without=("swap", "one", "pdl"))
 @pytest.mark.parametrize("block", [1, 8, 16, 32, 64, 128])
 def test_block_sizes_and_pages_of_four_blocks(provider, block):
     case = make(
@@ -102,14 +111,14 @@ def test_fp32(provider):
     check(case, case.run(provider))
 
 
-@providers(flashinfer=False)
+@providers(flashinfer=False, without=("swap", "ahead", "pdl"))
 @pytest.mark.parametrize(
     "features", [Features(20), Features(soft_cap=2.0), Features(sinks=True), Features(9, 3.0, True)]
 )
 @pytest.mark.parametrize("lists_dense", [True, False])
 def test_features_and_dense_rows(provider, features, lists_dense):
-    case = make([700, 33, 0, 300], features=features, dense=[True, False, False, True], lists_dense=lists_dense,
-                dtype=BF16, device="cuda")  # fmt: skip
+    case = make([700, 33, 0, 300], features=features, dense=[True, False, False, True],
+                lists_dense=lists_dense, dtype=BF16, device="cuda")  # fmt: skip
     check(case, case.run(provider))
 
 
@@ -165,8 +174,8 @@ def test_a_captured_graph_serves_other_lengths_and_page_tables(provider):
 
 def tensors(case):
     batch, selection = case.batch, case.selection
-    return (case.q, *case.pool.tensors.values(), batch.lengths, batch.page_table, selection.ids, selection.counts,
-            selection.dense)  # fmt: skip
+    return (case.q, *case.pool.tensors.values(), batch.lengths, batch.page_table, selection.ids,
+            selection.counts, selection.dense)  # fmt: skip
 
 
 @providers(flashinfer=False)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from attention_cases import by_the_book, check, make, with_selection
 
+from vortex.attention.measure import made_up
 from vortex.attention.provider import Features
 from vortex.attention.reference import ReferenceProvider
 from vortex.vtensor.batch import BatchError
@@ -147,3 +148,15 @@ def test_a_call_that_was_not_planned_is_refused(change, words):
     other = change(case)
     with pytest.raises(BatchError, match=words):
         planned.run(other.q, other.pool, other.selection, other.batch, 1.0, sinks=other.sinks)
+
+
+def test_made_up_inputs_are_selections_of_distinct_ascending_blocks():
+    shape = replace(make([40]).shape, requests=3, width=6, q_dtype=torch.bfloat16, kv_dtype=torch.float8_e5m2)
+    batch, pools, selections, q = made_up(shape, length=150, attended=5, layers=2)
+    batch.check_values()
+    for pool, selection in zip(pools, selections, strict=True):
+        ids = selection.ids
+        assert (ids[..., 5:] == -1).all() and (ids[..., 4] == 9).all() and (ids[..., :5].diff() > 0).all()
+        out, _ = REFERENCE.plan(shape, Features()).run(q, pool, selection, batch, 0.1)
+        assert out.isfinite().all()
+    assert not torch.equal(selections[0].ids, selections[1].ids)
