@@ -37,40 +37,37 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, 
 
 def first_sweep(shape: StepShape, processors: int) -> list[Schedule]:
     """Ways to cut a tile, with as many splits as give each multiprocessor `resident` programs."""
-    ways: list[dict[str, Any]] = [
-        {"tile": 64, "stages": 1, "resident": 8},
-        {"tile": 64, "stages": 2, "resident": 5},
-        {"tile": 64, "stages": 2, "resident": 8},
-        {"tile": 64, "stages": 3, "resident": 4},
-        {"tile": 64, "stages": 4, "resident": 4},
-        {"tile": 64, "stages": 2, "resident": 4, "ahead": True},
-        {"tile": 64, "stages": 3, "resident": 3, "ahead": True},
-        {"tile": 64, "stages": 3, "resident": 2, "ahead": True},
-        {"tile": 32, "stages": 2, "resident": 8},
-        {"tile": 32, "stages": 3, "resident": 4, "ahead": True},
-        {"tile": 32, "stages": 3, "resident": 5, "ahead": True, "warps": 2},
-        {"tile": 32, "stages": 4, "resident": 4, "ahead": True},
-        {"tile": 32, "stages": 4, "resident": 4, "ahead": True, "warps": 2},
-        {"tile": 16, "stages": 3, "resident": 8, "ahead": True, "warps": 1},
-        {"tile": 16, "stages": 3, "resident": 10, "ahead": True, "warps": 1},
-        {"tile": 16, "stages": 4, "resident": 6, "ahead": True, "warps": 1},
-        {"tile": 16, "stages": 4, "resident": 8, "ahead": True, "warps": 1},
-        {"tile": 16, "stages": 5, "resident": 6, "ahead": True, "warps": 1},
-        {"tile": 16, "stages": 4, "resident": 8, "warps": 1},
-        {"tile": 16, "stages": 4, "resident": 8, "ahead": True, "warps": 2},
-        {"tile": 128, "stages": 2, "resident": 2},
-        {"tile": 128, "stages": 2, "resident": 2, "ahead": True, "warps": 8},
-        {"tile": 128, "stages": 3, "resident": 1, "ahead": True, "warps": 8},
-        {"tile": 64, "stages": 3, "resident": 2, "ahead": True, "swap": True},
-        {"tile": 64, "stages": 2, "resident": 3, "swap": True},
-        {"tile": 128, "stages": 2, "resident": 2, "ahead": True, "swap": True},
+    ways = [  # tile, warps, stages, resident
+        (16, 1, 3, (8, 10)),
+        (16, 1, 4, (6, 7, 8)),
+        (16, 1, 5, (5,)),
+        (16, 1, 2, (12,)),
+        (16, 2, 3, (6,)),
+        (16, 2, 4, (6,)),
+        (32, 2, 2, (5,)),
+        (32, 2, 3, (5,)),
+        (32, 2, 4, (4,)),
+        (32, 4, 3, (4,)),
+        (32, 4, 4, (4,)),
+        (64, 4, 2, (4, 5)),
+        (64, 4, 3, (2, 3)),
+        (64, 4, 4, (2,)),
+        (128, 8, 2, (2,)),
+        (128, 8, 3, (1,)),
+        (128, 4, 2, (2,)),
     ]
+    plain = [Schedule(1, tile, stages, warps, ahead=True) for tile, warps, stages, _ in ways]
+    residents = [residents for *_, residents in ways]
+    plain += [Schedule(1, 64, 1), Schedule(1, 64, 2), Schedule(1, 16, 4, 1)]
+    plain += [Schedule(1, 64, stages, swap=True, ahead=True) for stages in (2, 3)]
+    residents += [(8,), (5, 8), (12,), (3,), (2,)]
     rows = shape.requests * shape.heads.kv
     tokens = shape.width * shape.block_size
     found = []
-    for way in ways:
-        splits = round(way.pop("resident") * processors / rows - 0.2)
-        found.append(Schedule(splits=max(1, min(splits, -(-tokens // way["tile"]))), **way))
+    for schedule, counts in zip(plain, residents, strict=True):
+        for resident in counts:
+            splits = min(round(resident * processors / rows - 0.2), -(-tokens // schedule.tile))
+            found.append(replace(schedule, splits=max(1, splits)))
     return list(dict.fromkeys(found))
 
 

@@ -27,7 +27,7 @@ FLOATS = {"scale", "v_scale", "soft_cap"}
 UNALIGNED = {"window", "width", "lse_request", "lse_head", "pages_request"}
 
 
-def compile_kernel(kernel, constants, q="bf16", kv="bf16", warps=4, pdl=False):
+def compile_kernel(kernel, constants, q="bf16", kv="bf16", warps=4, stages=2, pdl=False):
     """A compiled kernel and its figures. Strides are taken to be multiples of 16, as an engine's are."""
     signature, attributes = {}, {}
     for index, name in enumerate(kernel.arg_names):
@@ -42,7 +42,7 @@ def compile_kernel(kernel, constants, q="bf16", kv="bf16", warps=4, pdl=False):
             attributes[(index,)] = [["tt.divisibility", 16]]
     used = {name: value for name, value in constants.items() if name in kernel.arg_names}
     source = ASTSource(kernel, signature, used, attributes)
-    options = {"num_warps": warps} | ({"launch_pdl": True} if pdl else {})
+    options = {"num_warps": warps, "num_stages": stages} | ({"launch_pdl": True} if pdl else {})
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
 
 
@@ -76,14 +76,15 @@ def attend(dim=128, group=4, block=16, tile=64, stages=2, warps=4, splits=8, q="
            merge="kernel", swap=False, ahead=False, pdl=False, **features):  # fmt: skip
     options = {"walks_dense": False, "window": False, "soft_cap": False, "sinks": False} | features
     merge = "none" if splits == 1 else merge
+    options["in_block"] = tile <= block
     module = load("attend.py.jinja", swap=swap, ahead=ahead, pdl=pdl, merge=merge, **options)
     pad = 1 << (dim - 1).bit_length()
     constants = {
         "KV_HEADS": 8, "GROUP": group, "GROUP_PAD": max(16, 1 << (group - 1).bit_length()), "DIM": dim,
-        "DIM_PAD": pad, "BLOCK": block, "PAGE": block, "TILE": tile, "SPLITS": splits, "STAGES": stages,
+        "DIM_PAD": pad, "BLOCK": block, "PAGE": block, "TILE": tile, "SPLITS": splits,
         "SPLITS_PAD": 1 << (splits - 1).bit_length(),
     }  # fmt: skip
-    return compile_kernel(module.attend, constants, q, kv, warps, pdl)
+    return compile_kernel(module.attend, constants, q, kv, warps, stages, pdl)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 TRITON = {
     "default": TritonProvider(),
     "last": TritonProvider(Schedule(splits=3, tile=32, merge="last")),
-    "ahead": TritonProvider(Schedule(splits=2, tile=16, stages=4, warps=1, ahead=True)),
+    "ahead": TritonProvider(Schedule(splits=2, tile=32, stages=3, ahead=True)),
     "swap": TritonProvider(Schedule(splits=2, tile=64, stages=3, swap=True)),
     "one": TritonProvider(Schedule(splits=1, tile=32, stages=1)),
     "pdl": TritonProvider(Schedule(splits=4, tile=32, pdl=True)),
@@ -56,7 +56,7 @@ def test_groups_and_head_dims(group, dim):
 
 
 @providers(flashinfer=False, without=("default",))
-@pytest.mark.parametrize(("group", "dim"), zip(GROUPS, DIMS, strict=True))
+@pytest.mark.parametrize(("group", "dim"), list(zip(GROUPS, DIMS, strict=True)))
 def test_groups_and_head_dims_of_other_schedules(provider, group, dim):
     case = make([65, 300, 16], query=2 * group, kv=2, dim=dim, budget=6, dtype=BF16, device="cuda")
     check(case, case.run(provider))

@@ -50,27 +50,37 @@ class Schedule:
         )
 
 
-def default_schedule(shape: StepShape, processors: int) -> Schedule:
-    """As many splits as fit in one wave of `resident` programs a multiprocessor, each with a tile."""
-    element = shape.kv_dtype.itemsize
-    tile = max(16, min(64, 16384 // (power_of_two(shape.heads.dim) * element)))
-    resident = 8
+def resident(schedule: Schedule, shape: StepShape) -> int:
+    """Programs that the shared memory (220 KB) and registers (168 a thread) of a multiprocessor hold."""
+    tile = schedule.tile * power_of_two(shape.heads.dim) * shape.kv_dtype.itemsize
+    shared = max(schedule.stages - 1, 1) * 2 * tile + 6 * 1024
+    return max(1, min(220 * 1024 // shared, 12 // schedule.warps))
+
+
+def fill(schedule: Schedule, shape: StepShape, processors: int) -> Schedule:
+    """As many splits as fit in one wave, of 64 tokens or more; 32 at most, for the merge is unrolled."""
     rows = max(1, shape.requests * shape.heads.kv)
     longest = shape.width if shape.lists_dense else max(shape.width, shape.max_blocks)
-    tiles = max(1, -(-longest * shape.block_size // tile))
-    splits = max(1, min(processors * resident // rows, tiles, 64))
-    return Schedule(splits=splits, tile=tile)
+    pieces = -(-longest * shape.block_size // max(64, schedule.tile))
+    wave = processors * resident(schedule, shape) // rows
+    return replace(schedule, splits=max(1, min(wave, pieces, 32)))
+
+
+def default_schedule(shape: StepShape, processors: int) -> Schedule:
+    """One warp a program and one block a tile, several tiles in flight: no barrier costs anything there."""
+    wide = shape.heads.dim > 128 or shape.kv_dtype.itemsize > 2
+    if shape.block_size >= 16:
+        one_block = Schedule(splits=1, tile=16, stages=4, warps=4 if wide else 1, ahead=True)
+        return fill(one_block, shape, processors)
+    return fill(Schedule(splits=1, tile=16 if wide else 64, stages=2, warps=4, ahead=True), shape, processors)
 
 
 def schedules(shape: StepShape, processors: int) -> list[Schedule]:
     """What is worth measuring for a shape, the default first."""
-    first = default_schedule(shape, processors)
-    rows = max(1, shape.requests * shape.heads.kv)
-    few = max(1, min(first.splits, processors * 4 // rows))
-    choices = [first, replace(first, splits=few, stages=3, ahead=True)]
-    if shape.block_size >= 16 and shape.kv_dtype.itemsize == 2:
-        choices.append(replace(first, tile=16, warps=1, stages=4, ahead=True))
-    return list(dict.fromkeys(choices))
+    tile = 16 if shape.heads.dim > 128 or shape.kv_dtype.itemsize > 2 else 64
+    others = [Schedule(splits=1, tile=tile, stages=stages, ahead=True) for stages in (2, 3)]
+    filled = [fill(schedule, shape, processors) for schedule in others]
+    return list(dict.fromkeys([default_schedule(shape, processors), *filled]))
 
 
 @dataclass(frozen=True)
@@ -111,6 +121,7 @@ def kernels(shape: StepShape, features: Features, schedule: Schedule) -> ModuleT
         soft_cap=features.soft_cap > 0,
         sinks=features.sinks,
         ahead=schedule.ahead,
+        in_block=schedule.tile <= shape.block_size,
         swap=schedule.swap,
         pdl=schedule.pdl,
         merge="none" if schedule.splits == 1 else schedule.merge,
@@ -179,7 +190,7 @@ class PlannedTriton:
             self.shape.width, q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1),
             batch.page_table.stride(0), *written,
             GROUP_PAD=max(16, power_of_two(heads.group)), BLOCK=self.shape.block_size, PAGE=batch.page_size,
-            TILE=schedule.tile, STAGES=schedule.stages, **self.constants(),
+            TILE=schedule.tile, **self.constants(), num_stages=schedule.stages,
             num_warps=schedule.warps, **launch,
         )  # fmt: skip
         if schedule.splits > 1 and schedule.merge == "kernel":
