@@ -78,8 +78,8 @@ def tiny_model(kind: str = "llama", query: int = 4, kv: int = 2, seed: int = 0, 
     settings = {"sliding_window": None, **settings} if kind == "mistral" else settings
     config = config_class(
         vocab_size=97, hidden_size=16 * query, intermediate_size=96, num_hidden_layers=2,
-        num_attention_heads=query, num_key_value_heads=kv, head_dim=16, max_position_embeddings=256, initializer_range=0.2,
-        eos_token_id=None, bos_token_id=None, pad_token_id=None, **settings,
+        num_attention_heads=query, num_key_value_heads=kv, head_dim=16, max_position_embeddings=256,
+        initializer_range=0.2, eos_token_id=None, bos_token_id=None, pad_token_id=None, **settings,
     )  # fmt: skip
     torch.manual_seed(seed)
     return adopt(model_class(config))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vortex.attention.provider import Planned, Provider, StepShape
 
 NAME = "vortex"
+MAX_PLANS = 64  # of shapes that came: a plan may hold buffers
 
 
 class Step(Protocol):
@@ -136,6 +137,8 @@ class Attention:
         )  # fmt: skip
         plan = self._plans.get(shape)
         if plan is None:
+            if len(self._plans) >= MAX_PLANS:
+                self._plans.clear()
             plan = self._plans[shape] = self.provider.plan(shape, Features(), layer)
         return plan.run(q, pool.layers[layer], selection, batch, scale)[0]
 
@@ -203,16 +206,14 @@ class DecodeStep:
         return Selection(selection.ids, selection.counts, torch.zeros_like(selection.dense))
 
 
-def every_block(batch: Batch, longest: int) -> Selection:
-    """The selection of all blocks of every request; longest: tokens of the longest one."""
-    lengths = batch.lengths
-    blocks = (lengths + batch.block_size - 1) // batch.block_size
-    width = -(-longest // batch.block_size)
-    ids = torch.arange(width, dtype=torch.int32, device=lengths.device).expand(batch.requests, width)
-    ids = torch.where(ids < blocks[:, None], ids, -1)
-    kv = batch.heads.kv
+def every_block(batch: Batch) -> Selection:
+    """The selection of all blocks of every request, not listed: rows walk their page tables."""
+    blocks = (batch.lengths + batch.block_size - 1) // batch.block_size
+    rows = (batch.requests, batch.heads.kv)
+    device = batch.lengths.device
     return Selection(
-        ids[:, None].expand(batch.requests, kv, width).contiguous(),
-        blocks[:, None].expand(batch.requests, kv).contiguous(),
-        torch.ones(batch.requests, dtype=torch.bool, device=lengths.device),
+        torch.full((*rows, 1), -1, dtype=torch.int32, device=device),
+        blocks[:, None].expand(rows).contiguous(),
+        torch.ones(batch.requests, dtype=torch.bool, device=device),
+        lists_dense=False,
     )

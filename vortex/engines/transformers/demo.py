@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -96,7 +98,8 @@ def convert(source: Path, target: Path) -> None:
     from vortex.engines.transformers.model import quiet
 
     where: dict[str, Any] = {"gguf_file": source.name, "local_files_only": True}
-    with quiet():
+    # The reader of GGUF files draws a bar that no setting of Transformers turns off.
+    with quiet(), contextlib.redirect_stderr(io.StringIO()):
         tokenizer = AutoTokenizer.from_pretrained(str(source.parent), **where)
         model = AutoModelForCausalLM.from_pretrained(str(source.parent), dtype=torch.float32, **where)
     tokenizer.save_pretrained(str(target))

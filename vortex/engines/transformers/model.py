@@ -116,8 +116,10 @@ def adopt(model: Any, tokenizer: Any = None) -> LoadedModel:
 def refuse(model: Any) -> None:
     """Raises ModelError naming the first feature of the model that is not supported."""
     config = model.config.get_text_config()
-    window = getattr(config, "sliding_window", None)
-    kinds = sorted(set(getattr(config, "layer_types", None) or ()) - {"full_attention"})
+    types = getattr(config, "layer_types", None)
+    kinds = sorted(set(types or ()) - {"full_attention"})
+    # Where layers have types, the window is that of layers of another type, if there are any.
+    window = None if types else getattr(config, "sliding_window", None)
     found = None
     if kinds:
         found = f"layers of type {', '.join(kinds)}"

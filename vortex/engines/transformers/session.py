@@ -115,7 +115,7 @@ class Session:
         step = DecodeStep(
             pool, engine.attention, batch, torch.tensor(offset, device=device), engine.max_blocks,
             runner=engine.runner, storage=engine.storage,
-            every=every_block(batch, max(position) + 1) if self.dense else None,
+            every=every_block(batch) if self.dense else None,
             shortcut=engine.shortcut, keep=recall,
         )  # fmt: skip
         ids = torch.tensor([tokens, position], device=device)
