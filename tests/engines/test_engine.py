@@ -1,6 +1,7 @@
 """Decoding with the embedded engine: equal to dense where it must be, and the same alone as in a batch."""
 
 import copy
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -308,6 +309,18 @@ def test_greedy_dense_tokens_are_those_of_transformers(model):
     assert model.model.config._attn_implementation == NAME
     assert rate > 0
     assert engine(model, dense=True).generate([prompt], 16).generations[0].tokens == tokens
+
+
+def test_a_runner_that_lists_no_dense_rows_needs_the_shortcut(model):
+    class Unlisted(MeanTopK):
+        def select(self, *args):
+            found = super().select(*args)
+            return replace(found, lists_dense=False)
+
+    runner = Unlisted(budget=100)
+    assert len(engine(model, runner).generate([words(20)], 3).generations[0].tokens) == 3
+    with pytest.raises(ValueError, match="lists_dense"):
+        engine(model, runner, shortcut=False).generate([words(20)], 3)
 
 
 def test_on_token_sees_every_token(model):

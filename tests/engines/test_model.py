@@ -130,6 +130,20 @@ def test_the_demo_model_is_converted_once_into_a_private_folder(package, tmp_pat
     assert len(calls) == 2
 
 
+def test_a_cache_folder_that_others_may_read_is_closed(package, tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "convert", lambda source, target: None)
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o755)
+    demo_folder(None, cache)
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+
+
+def test_a_cache_folder_of_another_user_is_refused(package, tmp_path, monkeypatch):
+    monkeypatch.setattr(demo.os, "getuid", lambda: 12345)
+    with pytest.raises(ModelError, match="belongs to another user"):
+        demo_folder(None, tmp_path / "cache")
+
+
 def test_a_conversion_that_fails_leaves_nothing(package, tmp_path, monkeypatch):
     def convert(source, target):
         (target / "config.json").write_text("{")

@@ -18,7 +18,11 @@ class Storage(Protocol):
 
 
 class FlowRunner(Protocol):
-    """One algorithm bound to one way of running it."""
+    """One algorithm bound to one way of running it.
+
+    A runner may also have `entry_bytes`: bytes of the entries of one block of one KV head of one layer that
+    `select` reads. Engines then count them.
+    """
 
     block_size: int
 
@@ -53,6 +57,7 @@ class FlowRunner(Protocol):
         """The blocks that every (request, KV head) attends in this step.
 
         q: [requests, query heads, dim] after RoPE, unscaled. Entries of all finished blocks of the batch
-        are written, K and V of the newest token as well.
+        are written, K and V of the newest token as well. Rows whose budget covers every block are marked
+        `dense`; their ids are listed too where `lists_dense` says so, and tests attend those instead.
         """
         ...

@@ -181,7 +181,8 @@ class Session:
         assert runner is not None and storage is not None
         stale = [allocator.stale_blocks(request.run, (request.length - 1) // engine.block_size)
                  for request in requests]  # fmt: skip
-        blocks = np.unique(np.concatenate(stale))  # requests may share pages
+        # Nothing twice: what requests share was made valid when the second of them started.
+        blocks = np.concatenate(stale)
         if blocks.size:
             ids = torch.from_numpy(blocks).to(engine.pool.k.device)
             for layer, pool in enumerate(engine.pool.layers):
