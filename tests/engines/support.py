@@ -66,8 +66,8 @@ class MeanTopK:
         return Selection(ids, counts, dense)
 
 
-def tiny_model(kind: str = "llama", query: int = 4, kv: int = 2, seed: int = 0, **settings) -> LoadedModel:
-    """2 layers, head dim 16, vocabulary 97, weights with a standard deviation as trained ones have."""
+def tiny_model(kind: str = "llama", query: int = 4, kv: int = 2, dim: int = 16, **settings) -> LoadedModel:
+    """2 layers, vocabulary 97, weights with a standard deviation as trained ones have."""
     import transformers
 
     config_class, model_class = {
@@ -77,11 +77,11 @@ def tiny_model(kind: str = "llama", query: int = 4, kv: int = 2, seed: int = 0, 
     }[kind]
     settings = {"sliding_window": None, **settings} if kind == "mistral" else settings
     config = config_class(
-        vocab_size=97, hidden_size=16 * query, intermediate_size=96, num_hidden_layers=2,
-        num_attention_heads=query, num_key_value_heads=kv, head_dim=16, max_position_embeddings=256,
+        vocab_size=97, hidden_size=dim * query, intermediate_size=96, num_hidden_layers=2,
+        num_attention_heads=query, num_key_value_heads=kv, head_dim=dim, max_position_embeddings=256,
         initializer_range=0.2, eos_token_id=None, bos_token_id=None, pad_token_id=None, **settings,
     )  # fmt: skip
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     return adopt(model_class(config))
 
 

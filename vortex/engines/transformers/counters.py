@@ -15,7 +15,7 @@ class Counters:
     """Sums over decode steps, layers and requests.
 
     steps              decode steps of the batch
-    selections         calls of the flow's indexer (one a layer and step)
+    selections         calls of `FlowRunner.select` (one a layer and step)
     sparse_calls, dense_calls   (layer, request) pairs attended over a selection, and over all tokens
     kv_bytes           K and V that attention read
     dense_kv_bytes     K and V that dense attention reads in the same steps

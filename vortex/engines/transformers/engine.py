@@ -30,13 +30,14 @@ class Engine:
 
     model         a local folder, a model that `load` or `adopt` gave, or None for the demo model
     runner        the flow; may be None for an engine that is dense
-    attention     what attends the selection; by default plain torch
+    attention     what attends the selection; by default `default_attention`
     page_size     tokens of a page, a multiple of the runner's block size; by default 16 or one block
     pool_tokens   tokens whose K and V fit, rounded up to pages
     max_requests  requests that decode together at most
     dtype, device as in `load`; only for a model that is loaded here
     dense         decode without the flow, unless a call says otherwise
-    shortcut      False: rows whose budget covers every block still attend what was selected
+    shortcut      False: rows that the runner marks dense attend the blocks it lists all the same (a runner
+                  with a shortcut of its own needs it off as well, or it lists without selecting)
     prefill_chunk tokens of a prompt that run through the model at once
     progress      called with a line when loading takes long
 
@@ -82,7 +83,7 @@ class Engine:
         self.context = min(self.loaded.context, self.pool.allocator.capacity * page_size)
         self.max_blocks = -(-self.context // self.block_size)
         self.free_slots = deque(range(max_requests))
-        self.attention = Attention(attention if attention is not None else _reference())
+        self.attention = Attention(attention or default_attention(self.loaded.device))
         self.storage: Storage | None = None
         if runner is not None:
             self.storage = runner.allocate(
@@ -162,7 +163,12 @@ class Engine:
             )
 
 
-def _reference() -> Provider:
+def default_attention(device: torch.device) -> Provider:
+    """Plain torch on a CPU; on a GPU the provider that is measured to be fastest."""
+    if device.type == "cuda":
+        from vortex.attention.auto import AutoProvider
+
+        return AutoProvider()
     from vortex.attention.reference import ReferenceProvider
 
     return ReferenceProvider()
