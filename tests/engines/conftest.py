@@ -1,0 +1,7 @@
+import pytest
+from support import tiny_model
+
+
+@pytest.fixture(scope="session")
+def model():
+    return tiny_model()

@@ -1,0 +1,1 @@
+"""Serving engines that a compiled flow runs in; importing this imports none of them."""
