@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from vortex.vtensor.batch import BatchError
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -27,23 +28,43 @@ class KVPool:
     scales: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
+        if not self.tensors:
+            raise BatchError("pool: at least one tensor is expected")
+        if self.page_size < 1:
+            raise BatchError(f"pool: page_size is positive, got {self.page_size}")
         for name, tensor in self.tensors.items():
             if tensor.ndim != 3:
                 raise BatchError(
                     f"pool {name!r}: [slots, heads, width] is expected, got {tuple(tensor.shape)}"
                 )
-            if tensor.stride(-1) != 1:
+            if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
                 raise BatchError(
                     f"pool {name!r}: the last axis is not contiguous (strides {tensor.stride()})"
                 )
+        slots = {name: tensor.shape[0] for name, tensor in self.tensors.items()}
+        if len(set(slots.values())) > 1:
+            raise BatchError(f"pool: tensors of one pool have the same number of slots, got {slots}")
+        for name in self.scales or {}:
+            if name not in self.tensors:
+                raise BatchError(f"pool: a scale for {name!r}, but the tensors are {', '.join(self.tensors)}")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The KV dtype: of keys and values, and so of entries stored without a Cast."""
+        return next(iter(self.tensors.values())).dtype
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.tensors.values())).device
 
     def scale(self, name: str) -> float:
         return (self.scales or {}).get(name, 1.0)
 
-    def blocks(self, name: str, block_ids: Tensor, block_size: int, head: int) -> Tensor:
-        """Tokens of the given pool blocks for one head, as stored: [blocks, block_size, width]."""
+    def blocks(self, name: str, block_ids: Tensor, block_size: int, head: int | None = None) -> Tensor:
+        """Tokens of the given pool blocks as stored: [blocks, block_size, heads, width], or without heads for one."""
         import torch
 
         within = torch.arange(block_size, device=block_ids.device)
-        slots = block_ids[:, None] * block_size + within
-        return self.tensors[name][slots, head]
+        slots = (block_ids[:, None] * block_size + within).flatten()
+        held = self.tensors[name] if head is None else self.tensors[name][:, head]
+        return held.index_select(0, slots).unflatten(0, (len(block_ids), block_size))

@@ -1,42 +1,32 @@
-"""The reference executor: a program on a batch, one (request, KV head) at a time. It is the specification."""
+"""The reference executor: a program on a batch, one request at a time. It is the specification."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from vortex.dsl.ir import Entry, Program, State
+from vortex.dsl.ir import Program
 from vortex.dsl.policy import Budget, Layers
 from vortex.dsl.view import PER_HEAD, View
+from vortex.vtensor import reuse
 from vortex.vtensor.batch import Batch, BatchError, Heads
-from vortex.vtensor.evaluate import Evaluation, Run
-from vortex.vtensor.layout import Layout, VTensor
+from vortex.vtensor.evaluate import Combine, Evaluation, Run
 from vortex.vtensor.pool import KVPool
-from vortex.vtensor.selection import Selection
+from vortex.vtensor.selection import Selection, listed
+from vortex.vtensor.storage import ReferenceStorage, allocate, entry_dtype
 from vortex.vtensor.weights import load_weights
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+CACHED_LENGTHS = 1 << 16
+"""(length, layer) pairs whose budgets are remembered: exact rationals are slow next to a small layer."""
 
-@dataclass
-class ReferenceStorage:
-    """Entries and states of all layers.
-
-    entries  per layer, name -> paged vTensor [pool blocks, kv heads, axes…] of values already rounded to
-             their storage dtype, held as fp32, int64 or bool
-    states   per layer, name -> state vTensor [slots, kv heads, (max blocks,) other axes…], fp32 or bool
-    """
-
-    heads: Heads
-    entries: list[dict[str, VTensor]] = field(default_factory=list)
-    states: list[dict[str, VTensor]] = field(default_factory=list)
-
-    def bytes(self) -> int:
-        tensors = [each.data for layer in (*self.entries, *self.states) for each in layer.values()]
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+SUMMARISED_AT_ONCE = 256
+"""Blocks of one evaluation of forward_cache; bounds its memory."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +54,33 @@ class Counts:
         return min(self.blocks, max(budget, self.reserved))
 
 
+@dataclass(frozen=True)
+class Row:
+    """One request of a step: its queries [query heads, dim] and the pool ids of its n finished blocks."""
+
+    tokens: int
+    slot: int
+    q: Tensor
+    pool_ids: Tensor
+
+    @property
+    def finished(self) -> int:
+        return len(self.pool_ids)
+
+    @property
+    def blocks(self) -> int:
+        return self.finished + (self.tokens > 0)
+
+
 class ReferenceRunner:
     """Runs a program eagerly in torch.
 
     shortcut  rows whose budget covers all their blocks are attended densely without selecting; off, what the
-              indexer selects decides even there
-    dtype     "fp32", or "fp64" to measure errors against
+              indexer selects decides even there (rows below `dense_below` included; `dense_layers` stay dense)
+    dtype     "fp32", or "fp64" to measure errors against: entries and states are rounded as in fp32
     weights   values of parameters; by default as the program declares them
+
+    Raises BatchError for a flow with state that reuses selections.
     """
 
     def __init__(
@@ -84,20 +94,23 @@ class ReferenceRunner:
     ) -> None:
         import torch
 
-        if program.policy.reuse_steps != 1 or program.policy.reuse_layers != 1:
-            raise BatchError(
-                "reuse_steps and reuse_layers other than 1 are not run by the reference executor"
-            )
+        reuse.check_reuse(program)
         self.program = program
         self.block_size = program.policy.block_size
         self.shortcut = shortcut
         self.dtype = {"fp32": torch.float32, "fp64": torch.float64}[dtype]
         self.view = view
         self.weights = dict(weights) if weights is not None else load_weights(program)
-        self.budget = Budget.parse(program.policy.budget)
         self.dense_layers = Layers.parse(program.policy.dense_layers).numbers(program.shape.layers)
-        self.cache = Evaluation(program.cache)
-        self.indexer = Evaluation(program.indexer)
+        per_kv = [weight.name for weight in program.weights if weight.per_kv]
+        # Summaries must not depend on which blocks are written together, and the rounding of a matrix product
+        # depends on its number of rows: so products are computed a block at a time.
+        self.cache = Evaluation(program.cache, varying=["Input"], one_by_one=["GeMM"])
+        self.indexer = Evaluation(
+            program.indexer, varying=["Input", "Entry", "State"], weights_per_lane=per_kv,
+            combine=_combination(program.policy.share_heads),
+        )
+        self._budget_of = lru_cache(CACHED_LENGTHS)(self._evaluate_budget)
 
     def allocate(
         self,
@@ -109,32 +122,9 @@ class ReferenceRunner:
         heads: Heads,
         device: torch.device,
     ) -> ReferenceStorage:
-        """Entries start as garbage (NaN where the dtype has one): reading one before it is written shows."""
-        import torch
-
+        """Memory for all layers; entries start as garbage (NaN where the dtype has one)."""
         self._check(heads)
-
-        def entry(each: Entry) -> VTensor:
-            dtype = {"int32": torch.int64, "bool": torch.bool}.get(each.storage, torch.float32)
-            shape = (pool_blocks, heads.kv, *(axis.size or 0 for axis in each.axes))
-            fill = {torch.int64: -1, torch.bool: True}.get(dtype, float("nan"))
-            data = torch.full(shape, fill, dtype=dtype, device=device)
-            return VTensor(data, Layout.PAGED, tuple(axis.name for axis in each.axes))
-
-        def state(each: State) -> VTensor:
-            ragged = [axis for axis in each.axes if axis.size is None]
-            rest = [axis for axis in each.axes if axis.size is not None]
-            shape = (slots, heads.kv, *([max_blocks] if ragged else []), *(axis.size or 0 for axis in rest))
-            dtype = torch.bool if each.dtype == "bool" else torch.float32
-            data = torch.full(shape, each.default, dtype=dtype, device=device)
-            return VTensor(data, Layout.STATE, tuple(axis.name for axis in (*ragged, *rest)))
-
-        program = self.program
-        return ReferenceStorage(
-            heads,
-            [{each.name: entry(each) for each in program.entries} for _ in range(layers)],
-            [{each.name: state(each) for each in program.states} for _ in range(layers)],
-        )
+        return allocate(self.program, layers, pool_blocks, slots, max_blocks, heads, device)
 
     def _check(self, heads: Heads) -> None:
         shape = self.program.shape
@@ -144,64 +134,73 @@ class ReferenceRunner:
             )
 
     def reset_slot(self, storage: ReferenceStorage, slot: int) -> None:
+        """A new request starts here: states hold their defaults, and no selection is kept."""
         for layer in storage.states:
             for each in self.program.states:
                 layer[each.name].data[slot] = each.default
+        if storage.kept is not None:
+            storage.kept.reset(slot)
 
     def summarise(self, storage: ReferenceStorage, layer: int, pool: KVPool, block_ids: Tensor) -> None:
-        """Runs forward_cache on finished pool blocks; `block_ids`: int64 [m]."""
+        """Runs forward_cache on finished pool blocks; `block_ids`: int64 [m], without duplicates."""
         if not self.program.entries:
             return
-        for block in block_ids.tolist():
-            for head in range(storage.heads.kv):
-                self._summarise_one(storage, layer, pool, block, head)
+        for some in block_ids.split(SUMMARISED_AT_ONCE):
+            if len(some):
+                for head in range(storage.heads.kv):
+                    self._summarise_head(storage, layer, pool, some, head)
 
-    def _summarise_one(
-        self, storage: ReferenceStorage, layer: int, pool: KVPool, block: int, head: int
+    def _summarise_head(
+        self, storage: ReferenceStorage, layer: int, pool: KVPool, block_ids: Tensor, head: int
     ) -> None:
-        size = self.block_size
-
-        def read(name: str) -> Tensor:
-            stored = pool.tensors[name][block * size : (block + 1) * size, head]
-            return stored.to(self.dtype) * pool.scale(name) if pool.scales else stored.to(self.dtype)
-
-        run = self._run(
-            {"input": read, "weight": lambda name: self._weight(name, layer, head)}, 0, layer, pool
-        )
-        self.cache.evaluate([run])
+        sources = {
+            "input": lambda name: self._scaled(pool, name, pool.blocks(name, block_ids, self.block_size, head)),
+            "weight": lambda name: self._weight(name, layer, pool.device, head),
+        }
+        run = self._run(sources, len(block_ids), 0, layer, pool.device)
+        self.cache.evaluate(run)
         for store in self.program.cache.stores:
-            value = run.values[store.value]
-            stored_as = self.program.entry(store.name).storage
-            if stored_as == "kv":
-                value = value.to(entry_dtype(pool.tensors["k"].dtype))
+            value = self.cache.tensor(run, store.value)
+            if self.program.entry(store.name).storage == "kv":
+                value = value.to(entry_dtype(pool.dtype))
             target = storage.entries[layer][store.name].data
-            target[block, head] = value.to(target.dtype)
+            target[block_ids, head] = value.to(target.dtype)
 
-    def _weight(self, name: str, layer: int, head: int) -> Tensor:
+    def _scaled(self, pool: KVPool, name: str, stored: Tensor) -> Tensor:
+        scale = pool.scale(name)
+        value = stored.to(self.dtype)
+        return value if scale == 1.0 else value * scale
+
+    def _weight(self, name: str, layer: int, device: torch.device, head: int | None = None) -> Tensor:
+        """A parameter at one layer; of one KV head, or with the KV heads in front."""
         weight = self.program.weight(name)
-        value = self.weights[name]
+        value = self.weights[name].to(device)
         value = value[layer] if weight.per_layer else value
-        return value[head] if weight.per_kv else value
+        return value[head] if weight.per_kv and head is not None else value
 
-    def _run(self, sources: dict[str, Any], tokens: int, layer: int, pool: KVPool) -> Run:
+    def _run(
+        self, sources: dict[str, Any], lanes: int, tokens: int, layer: int, device: torch.device
+    ) -> Run:
         counts = Counts.of(tokens, self.program)
         policy = self.program.policy
 
-        def take(k: Any) -> int:
-            budget = self.budget if k is None else Budget.parse(k)
-            return max(counts.attended(self._evaluate(budget, tokens, layer)) - 1, 0)
+        def take(k: int | str | None) -> int:
+            return max(counts.attended(self._budget_of(k, tokens, layer)) - 1, 0)
 
         return Run(
             sources,
+            lanes=lanes,
             blocks=max(counts.blocks - 1, 0),
             sinks=policy.sink_blocks,
             recent=policy.recent_blocks,
             take=take,
             dtype=self.dtype,
-            device=pool.tensors["k"].device,
+            device=device,
         )
 
-    def _evaluate(self, budget: Budget, tokens: int, layer: int) -> int:
+    def _evaluate_budget(self, k: int | str | None, tokens: int, layer: int) -> int:
+        """The number that `k` means for a row, the flow's budget where it is None."""
+        budget = Budget.parse(self.program.policy.budget if k is None else k)
         layers = self.program.shape.layers
         return budget.evaluate(tokens=tokens, block_size=self.block_size, layer=layer, layers=layers)
 
@@ -210,7 +209,11 @@ class ReferenceRunner:
         below = self.program.policy.dense_below
         if layer in self.dense_layers or (below != "auto" and tokens < int(below)):
             return True
-        return self._evaluate(self.budget, tokens, layer) >= Counts.of(tokens, self.program).blocks
+        return self._budget_of(None, tokens, layer) >= Counts.of(tokens, self.program).blocks
+
+    def skips(self, tokens: int, layer: int) -> bool:
+        """Whether the row attends all blocks and its selection does not matter; never for a padded slot."""
+        return tokens > 0 and self.is_dense(tokens, layer) and (self.shortcut or layer in self.dense_layers)
 
     def select(
         self, storage: ReferenceStorage, layer: int, q: Tensor, pool: KVPool, batch: Batch
@@ -218,117 +221,151 @@ class ReferenceRunner:
         """The attended blocks of every (request, KV head); q: [requests, query heads, dim]."""
         import torch
 
+        rows = self._rows(storage, q, batch)
+        most = max((row.blocks for row in rows), default=0)
+        attended = torch.zeros((len(rows), batch.heads.kv, most), dtype=torch.bool, device=q.device)
+        for number, row in enumerate(rows):
+            if row.tokens:
+                attended[number, :, : row.blocks] = self._select_row(storage, layer, pool, row, batch.heads)
+        dense = [self.skips(row.tokens, layer) for row in rows]
+        return listed(attended, torch.tensor(dense, dtype=torch.bool, device=q.device))
+
+    def scores(
+        self, storage: ReferenceStorage, layer: int, q: Tensor, pool: KVPool, batch: Batch
+    ) -> list[Tensor]:
+        """What `select` ranks the blocks by, per request [kv heads, n]; no state is changed.
+
+        Raises ValueError for a flow whose result is not a topK, topP or Threshold.
+        """
+        found = []
+        for row in self._rows(storage, q, batch):
+            run = self._run(
+                self._sources(storage, layer, pool, row, batch.heads), batch.heads.kv, row.tokens, layer, q.device
+            )
+            self.indexer.evaluate(run)
+            found.append(self.indexer.scores(run))
+        return found
+
+    def _rows(self, storage: ReferenceStorage, q: Tensor, batch: Batch) -> list[Row]:
         self._check(batch.heads)
+        if batch.block_size != self.block_size:
+            raise BatchError(
+                f"block_size: the flow was traced for {self.block_size}, the batch has {batch.block_size}"
+            )
+        if tuple(q.shape) != (batch.requests, batch.heads.query, batch.heads.dim):
+            raise BatchError(
+                f"q: [requests, query heads, dim] is expected, got {tuple(q.shape)} for {batch.requests} "
+                f"requests and {batch.heads}"
+            )
+        rows = []
         lengths, slots = batch.lengths.tolist(), batch.slots.tolist()
-        rows: list[list[Tensor]] = []
-        dense = []
-        for row, tokens in enumerate(lengths):
-            covered = tokens > 0 and self.is_dense(tokens, layer)
-            short = covered and (self.shortcut or layer in self.dense_layers)
-            dense.append(short)
-            rows.append(self._select_row(storage, layer, q[row], pool, batch, row, tokens, slots[row], short))
-        width = max((len(ids) for heads in rows for ids in heads), default=0)
-        ids = torch.full((batch.requests, batch.heads.kv, width), -1, dtype=torch.int32, device=q.device)
-        counts = torch.zeros((batch.requests, batch.heads.kv), dtype=torch.int32, device=q.device)
-        for row, heads in enumerate(rows):
-            for head, chosen in enumerate(heads):
-                ids[row, head, : len(chosen)] = chosen
-                counts[row, head] = len(chosen)
-        return Selection(ids, counts, torch.tensor(dense, dtype=torch.bool, device=q.device))
+        for number, (tokens, slot) in enumerate(zip(lengths, slots, strict=True)):
+            finished = max(tokens - 1, 0) // self.block_size
+            if finished >= storage.max_blocks and tokens:
+                raise BatchError(
+                    f"lengths: request {number} of {tokens} tokens has {finished + 1} blocks, "
+                    f"the storage was allocated for {storage.max_blocks}"
+                )
+            rows.append(Row(tokens, slot, q[number], batch.pool_blocks(number, finished)))
+        return rows
 
     def _select_row(
-        self, storage: ReferenceStorage, layer: int, q: Tensor, pool: KVPool, batch: Batch, row: int, tokens: int,
-        slot: int, short: bool,
-    ) -> list[Tensor]:  # fmt: skip
-        """Attended block numbers of one request, a tensor a KV head, the current block last."""
+        self, storage: ReferenceStorage, layer: int, pool: KVPool, row: Row, heads: Heads
+    ) -> Tensor | bool:
+        """Attended blocks of one request, bool [kv heads, blocks]; True where it is all of them."""
+        skips = self.skips(row.tokens, layer)
+        if storage.kept is not None:
+            return self._reused(storage, storage.kept, layer, pool, row, heads)
+        if skips and not self.program.states:
+            return True
+        chosen = self._indexed(storage, layer, pool, row, heads)
+        return True if skips else chosen
+
+    def _reused(
+        self, storage: ReferenceStorage, kept: reuse.Kept, layer: int, pool: KVPool, row: Row, heads: Heads
+    ) -> Tensor | bool:
+        """The row's selection as reuse.py says."""
+        policy = self.program.policy
+        leader = reuse.leader(policy, layer)
+        if layer == leader:
+            group = reuse.followers(policy, layer, self.program.shape.layers)
+            if all(self.skips(row.tokens, each) for each in group):
+                kept.drop(row.slot, layer)
+                return True
+            if reuse.refreshes(policy, row.tokens) or not kept.holds(row.slot, layer):
+                kept.put(row.slot, layer, self._indexed(storage, layer, pool, row, heads))
+        if self.skips(row.tokens, layer):
+            return True
+        if not kept.holds(row.slot, leader):
+            raise BatchError(
+                f"layer {layer} reuses what layer {leader} selects, which selected nothing in slot {row.slot}: "
+                "call select for every layer in order"
+            )
+        return self._reserve(kept.get(row.slot, leader, row.blocks))
+
+    def _indexed(
+        self, storage: ReferenceStorage, layer: int, pool: KVPool, row: Row, heads: Heads
+    ) -> Tensor:
+        """Runs the indexer: what each KV head attends, bool [kv heads, blocks]; states hold what it stored."""
         import torch
 
-        heads = batch.heads
-        blocks = -(-tokens // self.block_size)
-        everything = torch.arange(blocks, device=q.device)
-        if tokens == 0 or (short and not self.program.states):
-            return [everything] * heads.kv
-        pool_ids = batch.pool_blocks(row, blocks - 1)
-        runs = [
-            self._run(
-                self._sources(storage, layer, q, pool, pool_ids, head, heads, slot), tokens, layer, pool
-            )
-            for head in range(heads.kv)
-        ]
-        self.indexer.evaluate(runs, self._combine())
-        for head, run in enumerate(runs):
-            self._keep_state(storage, layer, run, slot, head)
-        if short:
-            return [everything] * heads.kv
+        run = self._run(self._sources(storage, layer, pool, row, heads), heads.kv, row.tokens, layer, row.q.device)
+        self.indexer.evaluate(run)
+        self._keep_state(storage, layer, run, row.slot)
         result = self.program.indexer.result
         assert result is not None
-        return [self._with_reserved(run, run.members(result)) for run in runs]
+        return self._reserve(torch.nn.functional.pad(self.indexer.tensor(run, result), (0, 1)))
 
-    def _with_reserved(self, run: Run, chosen: Tensor) -> Tensor:
-        import torch
-
-        mask = torch.zeros(run.blocks + 1, dtype=torch.bool, device=chosen.device)
-        mask[chosen] = True
-        mask[: run.sinks] = True
-        mask[max(run.blocks - run.recent, 0) :] = True
-        return mask.nonzero().flatten()
-
-    def _combine(self) -> Any:
-        import torch
-
-        how = self.program.policy.share_heads
-        if not how:
-            return None
-        return lambda rows: {"sum": torch.sum, "mean": torch.mean, "max": torch.amax}[str(how)](
-            torch.stack(rows), 0
-        )
+    def _reserve(self, chosen: Tensor) -> Tensor:
+        """A set of blocks joined with the sinks, the recent blocks and the current one, the last."""
+        policy = self.program.policy
+        chosen[:, : policy.sink_blocks] = True
+        chosen[:, max(chosen.shape[1] - 1 - policy.recent_blocks, 0) :] = True
+        return chosen
 
     def _sources(
-        self, storage: ReferenceStorage, layer: int, q: Tensor, pool: KVPool, pool_ids: Tensor, head: int,
-        heads: Heads, slot: int,
-    ) -> dict[str, Any]:  # fmt: skip
-        """What the leaves of the indexer read for one KV head of one request."""
+        self, storage: ReferenceStorage, layer: int, pool: KVPool, row: Row, heads: Heads
+    ) -> dict[str, Any]:
+        """What the leaves of the indexer read for one request, the KV heads in front."""
 
         def read_input(name: str) -> Tensor:
             declared = self.view.find(name)
             if declared is not None and not declared.cached:
-                return q[head * heads.group : (head + 1) * heads.group]
-            stored = pool.blocks(name, pool_ids, self.block_size, head).to(self.dtype)
-            return stored * pool.scale(name) if pool.scales else stored
+                return row.q.unflatten(0, (heads.kv, heads.group))
+            stored = pool.blocks(name, row.pool_ids, self.block_size)
+            return self._scaled(pool, name, stored.movedim(2, 0))
 
         def read_state(name: str) -> Tensor:
             held = storage.states[layer][name]
-            value = held.data[slot, head]
-            if "block" not in held.axes:
-                return value
-            order = [axis.name for axis in self.program.state(name).axes]
-            return value[: len(pool_ids)].movedim(0, order.index("block")).clone()
+            value = held.data[row.slot]
+            if "block" in held.axes:
+                order = [axis.name for axis in self.program.state(name).axes]
+                value = value[:, : row.finished].movedim(1, 1 + order.index("block"))
+            return value.clone()  # the states are written before every value made of them is read
 
         return {
             "input": read_input,
-            "entry": lambda name: storage.entries[layer][name].data[pool_ids, head],
+            "entry": lambda name: storage.entries[layer][name].data.index_select(0, row.pool_ids).movedim(1, 0),
             "state": read_state,
-            "weight": lambda name: self._weight(name, layer, head),
+            "weight": lambda name: self._weight(name, layer, pool.device),
         }
 
-    def _keep_state(self, storage: ReferenceStorage, layer: int, run: Run, slot: int, head: int) -> None:
+    def _keep_state(self, storage: ReferenceStorage, layer: int, run: Run, slot: int) -> None:
         for store in self.program.indexer.stores:
             held = storage.states[layer][store.name]
-            value = run.values[store.value]
-            if self.indexer.types[store.value].members is not None:
-                from vortex.vtensor.evaluate import indicator
-
-                value = indicator(run, self.indexer.types[store.value], value)
-            value = value.to(held.data.dtype)
+            value = self.indexer.tensor(run, store.value)
             if "block" in held.axes:
                 order = [axis.name for axis in self.program.state(store.name).axes]
-                held.data[slot, head, : run.blocks] = value.movedim(order.index("block"), 0)
+                held.data[slot][:, : run.blocks] = value.movedim(1 + order.index("block"), 1).to(held.data.dtype)
             else:
-                held.data[slot, head] = value
+                held.data[slot] = value.to(held.data.dtype)
 
 
-def entry_dtype(kv: torch.dtype) -> torch.dtype:
-    """How an entry without a Cast is stored: in the KV dtype, or bf16 where that has 8 bits."""
+def _combination(share_heads: bool | str) -> Combine | None:
+    """How the scores of the KV heads, [heads, blocks], become one row."""
     import torch
 
-    return torch.bfloat16 if kv.itemsize == 1 else kv
+    if not share_heads:
+        return None
+    reduce = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax}[str(share_heads)]
+    return lambda rows: reduce(rows, 0)

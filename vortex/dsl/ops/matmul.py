@@ -7,7 +7,6 @@ from typing import Any
 
 from vortex.dsl.axes import NAMED, Axis, TensorType, arranged, distinct, unite
 from vortex.dsl.ir import Node
-from vortex.dsl.ops.support import aligner
 from vortex.dsl.problem import Problem
 from vortex.dsl.registry import Inferred, Pads, operator
 
@@ -46,8 +45,9 @@ def _reference(node: Node, types: tuple[TensorType, ...]) -> Callable[..., Any]:
     import torch
 
     batch, rows, _, columns = contraction(*types)
+    # In the order of the result, which need not be `arranged` when an executor adds an axis in front.
+    batch = node.type.axes[: len(batch)]
     a, b = types
-    view_a = aligner(TensorType(a.axes[:-2]), batch) if len(a.axes) > 2 or len(b.axes) > 2 else None
 
     def lift(x: Any, source: TensorType, matrix_axes: int) -> Any:
         """Operand with its batch axes arranged and missing ones added as size 1."""
@@ -62,7 +62,7 @@ def _reference(node: Node, types: tuple[TensorType, ...]) -> Callable[..., Any]:
     def evaluate(run: Any, x: Any, y: Any) -> Any:
         x = x if x.dtype == run.dtype else x.to(run.dtype)
         y = y if y.dtype == run.dtype else y.to(run.dtype)
-        if view_a is None:
+        if not batch:
             return torch.matmul(x, y)
         x = lift(x if rows else x.unsqueeze(-2), a if rows else TensorType((Axis("", 1), *a.axes)), 2)
         y = lift(y if columns else y.unsqueeze(-1), b if columns else TensorType((*b.axes, Axis("", 1))), 2)

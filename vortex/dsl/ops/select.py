@@ -1,18 +1,21 @@
 """Index sets: which members of an axis are picked, and what restricting an axis to them means.
 
-A reference holds an index set as ascending int64 ids: [m] along `block`, [..., count] filled with -1 along
-another axis. Operators that do not say `takes_sets` receive its boolean indicator instead.
+A reference holds a set along `block` as a boolean over it, and one along another axis as ascending int64 ids
+[..., count] filled with -1. Operators that do not say `takes_sets` receive the boolean indicator of those too.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from operator import or_ as operator_or
 from typing import Any
 
 from vortex.dsl.axes import BLOCK, Axis, Members, TensorType, arranged, computed, resolve
 from vortex.dsl.ir import Node
+from vortex.dsl.ops.support import aligner
 from vortex.dsl.policy import Budget
 from vortex.dsl.problem import Problem
 from vortex.dsl.registry import Inferred, operator
@@ -67,7 +70,7 @@ def _top_k_reference(node: Node, types: tuple[TensorType, ...]) -> Callable[...,
         k = node.attr("k")
 
         def select(run: Any, x: Any) -> Any:
-            return ranking.top_k_ids(_everywhere(run, x, types[0]), run.take(k), run.sinks, run.recent)
+            return ranking.top_k_mask(_everywhere(run, x, types[0]), run.take(k), run.sinks, run.recent)
 
         return select
     position = types[0].names.index(str(node.attr("dim")))
@@ -121,7 +124,7 @@ def _top_p_reference(node: Node, types: tuple[TensorType, ...]) -> Callable[...,
     from vortex.dsl.ops import ranking
 
     p, limit = node.attr("p"), node.attr("max")
-    return lambda run, w: ranking.top_p_ids(
+    return lambda run, w: ranking.top_p_mask(
         _everywhere(run, w, types[0]),
         float(p),
         run.take(limit),
@@ -147,7 +150,7 @@ def _threshold_reference(node: Node, types: tuple[TensorType, ...]) -> Callable[
     from vortex.dsl.ops import ranking
 
     t, limit = node.attr("t"), node.attr("max")
-    return lambda run, x: ranking.threshold_ids(
+    return lambda run, x: ranking.threshold_mask(
         _everywhere(run, x, types[0]),
         float(t),
         run.take(limit),
@@ -170,7 +173,7 @@ def _count(value: object) -> int:
 
 
 def _first_reference(node: Node, types: tuple[TensorType, ...]) -> Callable[..., Any]:
-    return lambda run: run.arange(min(int(node.attr("n")), run.blocks))  # type: ignore[arg-type]
+    return lambda run: run.arange(run.blocks) < int(node.attr("n"))  # type: ignore[arg-type]
 
 
 @operator(reference=_first_reference)
@@ -180,7 +183,7 @@ def First(n: int) -> Inferred:
 
 
 def _last_reference(node: Node, types: tuple[TensorType, ...]) -> Callable[..., Any]:
-    return lambda run: run.arange(run.blocks)[max(run.blocks - int(node.attr("n")), 0) :]  # type: ignore[arg-type]
+    return lambda run: run.arange(run.blocks) >= run.blocks - int(node.attr("n"))  # type: ignore[arg-type]
 
 
 @operator(reference=_last_reference)
@@ -189,17 +192,11 @@ def Last(n: int) -> Inferred:
     return Inferred(BLOCK_SET, {"n": _count(n)})
 
 
-def block_ids(run: Any, source: TensorType, value: Any) -> Any:
-    """Ascending ids of a set of blocks, whether it is held as ids or as a boolean row."""
-    return value if source.members is not None else value.nonzero().flatten()
-
-
 def _union_reference(node: Node, types: tuple[TensorType, ...]) -> Callable[..., Any]:
-    import torch
+    views = [aligner(each, node.type.axes) for each in types]
 
     def evaluate(run: Any, *values: Any) -> Any:
-        ids = [block_ids(run, source, value) for source, value in zip(types, values, strict=True)]
-        return torch.unique(torch.cat(ids))
+        return functools.reduce(operator_or, [view(x) for view, x in zip(views, values, strict=True)])
 
     return evaluate
 
@@ -240,7 +237,8 @@ def _lookup(x: TensorType, index: TensorType, name: str, result: TensorType) -> 
         values, ids = values.permute(x_order), ids.permute(index_order)
         lead, middle = values.shape[: len(shared)], values.shape[len(shared) : -1]
         tail, size = ids.shape[len(shared) :], values.shape[-1]
-        flat = ids.reshape(*lead, *[1] * len(middle), -1).expand(*lead, *middle, -1)
+        count = math.prod(tail)  # not -1: a row without blocks leaves nothing to infer it from
+        flat = ids.reshape(*lead, *[1] * len(middle), count).expand(*lead, *middle, count)
         inside = (flat >= 0) & (flat < size)
         padded = values if size else values.new_zeros((*lead, *middle, 1))
         picked = padded.gather(-1, flat.clamp(0, max(size - 1, 0)))
@@ -254,7 +252,7 @@ def _gather_reference(node: Node, types: tuple[TensorType, ...]) -> Callable[...
     x, index = types
     if node.attr("dim") is None:
         position = x.names.index("block")
-        return lambda run, values, ids: values.index_select(position, block_ids(run, index, ids))
+        return lambda run, values, ids: values.index_select(position, ids.nonzero().flatten())
     name = str(node.attr("dim"))
     if index.members is not None:
         # Ids of a set stand last; name them like the axis they replace.
