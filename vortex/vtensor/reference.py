@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -279,9 +279,8 @@ class ReferenceRunner:
         how = self.program.policy.share_heads
         if not how:
             return None
-        return lambda rows: {"sum": torch.sum, "mean": torch.mean, "max": torch.amax}[str(how)](
-            torch.stack(rows), 0
-        )
+        together: dict[str, Callable[..., Tensor]] = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax}
+        return lambda rows: together[str(how)](torch.stack(rows), 0)
 
     def _sources(
         self, storage: ReferenceStorage, layer: int, q: Tensor, pool: KVPool, pool_ids: Tensor, head: int,
