@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from vortex.codegen.lowering.reduce import ARGUMENT
 from vortex.dsl.axes import Axis, TensorType
 from vortex.dsl.ir import Function, Program
 from vortex.dsl.registry import OPERATORS
@@ -270,3 +269,106 @@ class Planner:
         if node.op in MEMORY and node.type.axis("block") is not None:
             return inner_elements(node.type) > LIGHT
         return node.type.axis("block") is not None and any(self.heavy(each) for each in node.inputs)
+
+    # Steps
+
+    def _run_level(self, level: int, tasks: list[tuple[int, Output]], steps: list[Step]) -> None:
+        """Kernels of one level: fills, then what maps compute, then what rows compute, then selections."""
+        fills = [output for _, output in tasks if output.how == "fill"]
+        work = [(None if domain == -2 else domain, output) for domain, output in tasks if output.how != "fill"]
+        chosen = [output.node for domain, output in work if output.how == "mask" and domain == -1]
+        work = [(domain, output) for domain, output in work if not (output.how == "mask" and domain == -1)]
+        if fills:
+            self._emit(steps, "row", None, fills)
+        for domain in dict.fromkeys(domain for domain, _ in work):
+            outputs = list(dict.fromkeys(output for each, output in work if each == domain))
+            self._run_domain(domain, outputs, steps)
+        for node in chosen:
+            source = self.function.nodes[node].inputs[0]
+            steps.append(Select(node, source, final=node == self.function.result))
+        for _, output in work:
+            if output.how == "mask":
+                steps.append(Select(output.node, output.node, final=False))
+
+    def _run_domain(self, domain: int | None, outputs: list[Output], steps: list[Step]) -> None:
+        """One domain at one level: heavy values in a map kernel, what needs the whole row in a row kernel."""
+        mapped: list[Output] = []
+        rowed: list[Output] = []
+        for output in outputs:
+            if output.how in ("reduce", "scan"):
+                mapped += self._heavy_operands(output.node)
+                rowed.append(output)
+            elif self.heavy(output.node if output.how != "scatter" else self._scattered(output.node)):
+                mapped.append(output)
+            else:
+                rowed.append(output)
+        mapped = list(dict.fromkeys(mapped))
+        if mapped:
+            self._emit(steps, "map", domain, mapped)
+        if rowed:
+            alone = not any(output.how in ("reduce", "scan", "scatter") for output in rowed)
+            follows = bool(steps) and isinstance(steps[-1], Kernel) and steps[-1].kind == "row"
+            self._emit(steps, "map" if alone and not follows else "row", domain, rowed)
+
+    def _scattered(self, number: int) -> int:
+        node = self.function.nodes[number]
+        return node.inputs[0] if node.op == "Scatter" else number
+
+    def _heavy_operands(self, number: int) -> list[Output]:
+        """Operands of a reduction over block that a map kernel computes and keeps."""
+        found = []
+        for each in self.function.nodes[number].inputs:
+            type_ = self.function.nodes[each].type
+            memory = self._reads_memory(each)
+            if type_.axis("block") is None or each in self.kept or memory or not self.heavy(each):
+                continue
+            if inner_elements(type_) <= KEEP:
+                found.append(Output(each, "store"))
+        return found
+
+    def _emit(
+        self, steps: list[Step], kind: Literal["map", "row"], domain: int | None, outputs: list[Output]
+    ) -> None:
+        for output in outputs:
+            reads_rows = output.how == "reduce"
+            by_member = output.how in ("store", "scan") and domain is not None and domain >= 0
+            layout = "row" if reads_rows else "member" if by_member else "block"
+            if output.how != "state":
+                self._keep(output, layout)
+        steps.append(Kernel(kind, (Pass(domain, tuple(outputs)),)))
+
+    def _final(self, steps: list[Step]) -> None:
+        """The selection of the result where it was not made by a selection operator."""
+        result = self.function.result
+        assert result is not None
+        if not self._is_made_set(result):
+            self._run_domain(None, [Output(result, "mask")], steps)
+            steps.append(Select(result, result, final=True))
+
+    def _states(self, steps: list[Step]) -> None:
+        """New values of states, after everything that reads the old ones."""
+        stores = self.function.stores
+        blocks = [each for each in stores if self.function.nodes[each.value].type.axis("block") is not None]
+        rows = [each for each in stores if each not in blocks]
+        if blocks:
+            outputs = [Output(each.value, "state", each.name) for each in blocks]
+            self._run_domain(None, outputs, steps)
+        if rows:
+            self._emit(steps, "row", -1, [Output(each.value, "state", each.name) for each in rows])
+
+
+def merge_rows(steps: list[Step]) -> list[Step]:
+    """Row kernels that follow one another become one kernel with several passes."""
+    merged: list[Step] = []
+    for step in steps:
+        last = merged[-1] if merged else None
+        if isinstance(step, Kernel) and isinstance(last, Kernel) and step.kind == last.kind == "row":
+            merged[-1] = replace(last, passes=(*last.passes, *step.passes))
+        else:
+            merged.append(step)
+    return merged
+
+
+def plan(program: Program) -> Plan:
+    """The plan of a program's indexer."""
+    return Planner(program, program.indexer).plan()

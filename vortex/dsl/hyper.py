@@ -63,10 +63,8 @@ def check_policy(flow: type[vFlow], values: Mapping[str, Any], layers: int, repo
     for key in ("reuse_steps", "reuse_layers"):
         if not _integer(given[key]) or given[key] < 1:
             refuse("bad-value", key, key=key, value=repr(given[key]), wanted="a positive integer", example=1)
-    if (
-        given["share_heads"] not in (False, "sum", "mean", "max")
-        or (given["share_heads"] == 0
-        and not isinstance(given["share_heads"], bool))
+    if given["share_heads"] not in (False, "sum", "mean", "max") or (
+        given["share_heads"] == 0 and not isinstance(given["share_heads"], bool)
     ):
         refuse("bad-value", "share_heads", key="share_heads", value=repr(given["share_heads"]),
                wanted='False, "sum", "mean" or "max"', example='"mean"')  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import dis
 import os
+import re
 import sys
 import types
 from collections.abc import Iterator, Mapping
@@ -131,11 +132,10 @@ def _execute(source: Source) -> types.ModuleType:
 def _raised(source: Source, error: BaseException) -> Diagnostic:
     """What went wrong while the file itself ran."""
     place = source.raised(error)
-    if isinstance(error, ImportError) and error.name == "vortex" and getattr(error, "name_from", None):
-        name = error.name_from
-        return diagnose(
-            "unknown-operator", source.path, place, name=name, near=nearest(str(name), public_names())
-        )
+    if isinstance(error, ImportError) and error.name == "vortex":
+        # `name_from` came with Python 3.12; before, the name stands in the message alone.
+        name = getattr(error, "name_from", None) or (re.findall("'([^']*)'", str(error)) or ["?"])[0]
+        return diagnose("unknown-operator", source.path, place, name=name, near=nearest(name, public_names()))
     if isinstance(error, NameError) and error.name:
         near = nearest(error.name, public_names())
         return diagnose("unknown-operator", source.path, place, name=error.name, near=near)

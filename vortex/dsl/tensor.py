@@ -78,6 +78,9 @@ class Tensor:
 
         report(slug, **facts)
 
+    def __pos__(self) -> Tensor:
+        return self
+
     def __bool__(self) -> bool:
         from vortex.dsl.foreign import branch
 
@@ -170,5 +173,3 @@ for _name, _op in {
     setattr(Tensor, f"__{_name}__", _binary(_op))
 for _name, _op in {"neg": "Neg", "abs": "Abs", "invert": "Not"}.items():
     setattr(Tensor, f"__{_name}__", _unary(_op))
-Tensor.__pos__ = lambda self: self  # type: ignore[attr-defined]
-Tensor.__hash__ = object.__hash__  # type: ignore[method-assign]

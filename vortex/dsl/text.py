@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -208,7 +209,7 @@ def _read_place(tree: Any) -> Location | None:
     return None if tree is None else Location(*(int(each) for each in tree.children))
 
 
-def _read_settings(tree: Any) -> dict[str, Attribute]:
+def _read_settings(tree: Any) -> dict[str, Any]:
     pairs = [each.children for each in tree.children if each is not None]
     return {str(name): _read_value(value) for name, value in pairs}
 
@@ -216,7 +217,7 @@ def _read_settings(tree: Any) -> dict[str, Attribute]:
 def _read_value(tree: Any) -> Any:
     if tree.data == "list":
         return tuple(_read_value(each) for each in tree.children if each is not None)
-    convert = {"string": json.loads, "integer": int, "float": float}.get(tree.data)
-    if convert is not None:
-        return convert(tree.children[0])
+    convert: dict[str, Callable[[str], Any]] = {"string": json.loads, "integer": int, "float": float}
+    if tree.data in convert:
+        return convert[tree.data](tree.children[0])
     return {"true": True, "false": False, "none": None}[tree.data]

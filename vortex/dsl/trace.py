@@ -262,7 +262,7 @@ def _infer(
     if op.family == "reduce":
         _lint_positional_block(recorder, op, operands[0].type, keyword.get("dim"))
     inputs = tuple(tensor.node for tensor in operands)
-    return recorder.emit(op.name, inputs, inferred)  # type: ignore[arg-type]
+    return recorder.emit(op.name, inputs, inferred)
 
 
 def _lint_positional_block(recorder: Recorder, op: Operator, x: TensorType | None, dim: object) -> None:
@@ -306,7 +306,7 @@ class Attention:
 
 def attend(recorder: Recorder, operands: list[Tensor]) -> Attention:
     for name, tensor in zip("qkv", operands[:3], strict=True):
-        node = recorder.nodes[tensor.node]  # type: ignore[index]
+        node = recorder.nodes[tensor.node]
         if node.op != "Input" or node.attr("name") != name:
             shown = node.attr("name") if node.op == "Input" else node.op
             recorder.report("attn-inputs", given=shown, name=name)

@@ -61,7 +61,7 @@ class FlowRecorder(Recorder):
         if isinstance(value, Tensor):
             return value
         if hasattr(value, "as_tensor"):
-            return value.as_tensor(self)  # type: ignore[attr-defined]
+            return value.as_tensor(self)
         plain = number(value)
         if plain is not None:
             return self.constant(plain)

@@ -123,14 +123,12 @@ def _probability(value: object, name: str) -> float:
 def _top_p_reference(node: Node, types: tuple[TensorType, ...]) -> Callable[..., Any]:
     from vortex.dsl.ops import ranking
 
-    p, limit = node.attr("p"), node.attr("max")
-    return lambda run, w: ranking.top_p_mask(
-        _everywhere(run, w, types[0]),
-        float(p),
-        run.take(limit),
-        run.sinks,
-        run.recent,  # type: ignore[arg-type]
-    )
+    p, limit = float(node.attr("p")), node.attr("max")  # type: ignore[arg-type]
+
+    def select(run: Any, w: Any) -> Any:
+        return ranking.top_p_mask(_everywhere(run, w, types[0]), p, run.take(limit), run.sinks, run.recent)
+
+    return select
 
 
 @operator(reference=_top_p_reference, neutral=-math.inf, crosses=lambda node, types: ("block",))
@@ -149,14 +147,12 @@ def topP(w: TensorType, p: float, *, max: int | str | None = None) -> Inferred:
 def _threshold_reference(node: Node, types: tuple[TensorType, ...]) -> Callable[..., Any]:
     from vortex.dsl.ops import ranking
 
-    t, limit = node.attr("t"), node.attr("max")
-    return lambda run, x: ranking.threshold_mask(
-        _everywhere(run, x, types[0]),
-        float(t),
-        run.take(limit),
-        run.sinks,
-        run.recent,  # type: ignore[arg-type]
-    )
+    t, limit = float(node.attr("t")), node.attr("max")  # type: ignore[arg-type]
+
+    def select(run: Any, x: Any) -> Any:
+        return ranking.threshold_mask(_everywhere(run, x, types[0]), t, run.take(limit), run.sinks, run.recent)
+
+    return select
 
 
 @operator(reference=_threshold_reference, neutral=-math.inf, crosses=lambda node, types: ("block",))

@@ -38,7 +38,7 @@ def Transpose(x: TensorType, *axes: str) -> Inferred:
     names = resolve(x, axes)
     if len(names) != len(x.axes):
         raise Problem("transpose-axes", given=names, names=x.names)
-    return Inferred(_kept(x, tuple(x.axis(name) for name in names)), {"axes": names})  # type: ignore[arg-type]
+    return Inferred(_kept(x, tuple(x.axes[x.names.index(name)] for name in names)), {"axes": names})
 
 
 Index = int | tuple[int, int, int] | None
@@ -193,7 +193,7 @@ def _merge_reference(node: Node, types: tuple[TensorType, ...]) -> Callable[...,
     return lambda run, x: x.permute(order).reshape([run.size(axis) for axis in node.type.axes])
 
 
-@operator(reference=_merge_reference, crosses=lambda node, types: tuple(node.attr("axes")))  # type: ignore[arg-type]
+@operator(reference=_merge_reference, crosses=lambda node, types: tuple(node.attr("axes")))
 def Merge(x: TensorType, *axes: object, to: str) -> Inferred:
     """Several axes as one named `to`, the first named the slowest; it stands where the first stood."""
     names = resolve(x, axes)
