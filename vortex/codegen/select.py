@@ -7,7 +7,7 @@ fixed sequence of kernels, reads lengths on the device and can be captured in a 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from vortex.codegen.templates import load_template
@@ -85,7 +85,7 @@ class SelectOutput:
                  overlapping view of an engine's pool; 0 after, a page that can be read (optional)
     """
 
-    ids: Tensor | None
+    ids: Tensor
     counts: Tensor
     pool_blocks: Tensor | None = None
     indices: Tensor | None = None
@@ -100,11 +100,19 @@ class SelectOutput:
 
 @dataclass(frozen=True)
 class Launch:
-    """Warps of a thread block, by the lanes of its tile; chunk: scores of a long row that one thread block takes."""
+    """How the kernels are launched.
+
+    warps       of a thread block; probes: keys counted in a step of the search, 1 or 2
+    registers   most of a thread, so that more thread blocks share a multiprocessor (None: the compiler's choice)
+    chunk       scores of a long row that one thread block reduces to its k best, with warps and registers of its own
+    """
 
     warps: int
+    probes: int = 1
+    registers: int | None = None
     chunk: int = LARGEST_TILE
     chunk_warps: int = 32
+    chunk_registers: int | None = None
 
 
 def default_launch(lanes: int, rows: int) -> Launch:
@@ -202,7 +210,7 @@ class Selector:
         common = {
             "SINKS": config.sinks, "RECENT": config.recent, "KIND": KINDS.index(config.kind), "WIDTH": config.width,
             "DENSE_AT_TAKE": config.kind == "top_k" if config.dense_at_take is None else config.dense_at_take,
-            "HEADS": config.kv_heads,
+            "HEADS": config.kv_heads, "PROBES": self.launch.probes,
         }  # fmt: skip
         source, blocks = scores, None
         length = config.capacity
@@ -213,7 +221,7 @@ class Selector:
                 source, source.stride(0), length, blocks, finished, take, dense, bound,
                 kept_scores, kept_blocks, weights,
                 LANES=lanes, ALIGN=_alignment(source), KEEP=level.keep, FILL=min(_power(level.keep), 2048),
-                CHUNKS=self.parts, num_warps=self.launch.chunk_warps, **common,
+                CHUNKS=self.parts, num_warps=self.launch.chunk_warps, **_registers(self.launch.chunk_registers), **common,
             )  # fmt: skip
             source, blocks, length, weights = kept_scores, kept_blocks, level.chunks * level.keep, None
         self.kernels.select_rows[(self.rows,)](
@@ -224,7 +232,7 @@ class Selector:
             LANES=self.lanes, ALIGN=_alignment(source), FRAME=min(_power(config.width), 2048), CHUNKS=self.parts,
             STOCHASTIC=config.recall is not None, RECALL=math.ceil((config.recall or 1) * EXACT),
             BLOCKS_PER_PAGE=config.blocks_per_page, BLOCK_SIZE=config.block_size,
-            num_warps=self.launch.warps, **common,
+            num_warps=self.launch.warps, **_registers(self.launch.registers), **common,
         )  # fmt: skip
 
     def _check(self, scores: Tensor, out: SelectOutput, lengths: Tensor | None, page_table: Tensor | None) -> None:
@@ -240,6 +248,10 @@ class Selector:
         out.check((self.requests, config.kv_heads, config.width))
 
 
+def _registers(most: int | None) -> dict[str, int]:
+    return {} if most is None else {"maxnreg": most}
+
+
 def _power(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
@@ -249,8 +261,3 @@ def _alignment(scores: Tensor) -> int:
     lanes = 16 // scores.element_size()
     aligned = scores.stride(0) % 16 == 0 and scores.data_ptr() % 16 == 0
     return lanes if aligned else 1
-
-
-def with_recall(config: SelectConfig, recall: float | None) -> SelectConfig:
-    """The same selection, exact (None) or stochastic."""
-    return replace(config, recall=recall)
