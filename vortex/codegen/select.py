@@ -1,7 +1,7 @@
 """Launches the selection kernels: top-k, top-p and threshold over the finished blocks of a batch.
 
-`Selector` is made once per shape (it allocates and compiles nothing later than its first `run`); `run` launches a
-fixed sequence of kernels, reads lengths on the device and can be captured in a CUDA graph.
+`Selector` is made once per shape and allocates what it needs; `run` launches a fixed sequence of kernels,
+reads lengths on the device and can be captured in a CUDA graph (after one `run`, which compiles).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EXACT = 1 << 14
 
 
 class SelectError(ValueError):
-    """A selection that cannot be launched as asked; the message names the argument and what it should hold."""
+    """A selection that cannot be launched as asked; the message names the argument and what it should be."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class SelectConfig:
 
     kind             top_k, top_p (the fewest that reach a share) or threshold (scores from a bound on)
     capacity         most finished blocks of any request
-    width            slots of an output row, the current block's included; `take` beyond width - 1 is cut to it
+    width            slots of an output row, the current block's included; `take` is cut to width - 1
     kv_heads         rows of a request
     block_size       tokens of a block; blocks_per_page: blocks of a pool page
     sinks, recent    first and last finished blocks that are always selected
-    recall           None: exact. Otherwise top_k is stochastic: at least this share of the selected candidates
-                     is among the k best, the rest is sampled from the scores around the k-th
-    dense_at_take    rows whose `take` covers all n blocks list them all, whatever their scores (None: for top_k)
+    recall           None: exact. Otherwise top_k is stochastic: at least this share of the selected
+                     candidates is among the k best, the rest is sampled from the scores around the k-th
+    dense_at_take    rows whose `take` covers all n blocks list them all, -inf too; None: for top_k
     seed, first_head of the stochastic stream; first_head is the global number of this rank's first KV head
     """
 
@@ -60,10 +60,12 @@ class SelectConfig:
         if self.kind not in KINDS:
             raise SelectError(f"kind: one of {', '.join(KINDS)}, got {self.kind!r}")
         if self.recall is not None and (self.kind != "top_k" or not 0 < self.recall <= 1):
-            raise SelectError(f"recall: a share above 0, at most 1, of top_k alone; got {self.recall} for {self.kind}")
+            raise SelectError(
+                f"recall: a share above 0, at most 1, of top_k alone; got {self.recall} for {self.kind}"
+            )
         if min(self.sinks, self.recent) < 0 or self.width < self.sinks + self.recent + 1:
             raise SelectError(
-                f"width: {self.width} slots do not hold {self.sinks} sinks, {self.recent} recent and the current block"
+                f"width: {self.width} slots do not hold {self.sinks} sinks, {self.recent} recent and 1 current"
             )
         if min(self.capacity, self.kv_heads, self.block_size, self.blocks_per_page) < 1:
             raise SelectError(f"capacity, kv_heads, block_size and blocks_per_page are positive, got {self}")
@@ -81,8 +83,8 @@ class SelectOutput:
     ids          int32 [requests, kv_heads, width]: block numbers, ascending, the current block last, then -1
     counts       int32 [requests, kv_heads]: used slots; 0 for a padded graph slot
     pool_blocks  int32 or int64, as ids: pool block ids, -1 after (optional)
-    indices      int32 or int64, as ids: pool_block * block_size * kv_heads + head, FlashInfer's page index on the
-                 overlapping view of an engine's pool; 0 after, a page that can be read (optional)
+    indices      int32 or int64, as ids: pool_block * block_size * kv_heads + head, FlashInfer's page index on
+                 the overlapping view of an engine's pool; 0 after, a page that can be read (optional)
     """
 
     ids: Tensor
@@ -103,8 +105,9 @@ class Launch:
     """How the kernels are launched.
 
     warps       of a thread block; probes: keys counted in a step of the search, 1 or 2
-    registers   most of a thread, so that more thread blocks share a multiprocessor (None: the compiler's choice)
-    chunk       scores of a long row that one thread block reduces to its k best, with warps and registers of its own
+    registers   most of a thread, so that more thread blocks share a multiprocessor (None: Triton's choice)
+    chunk       scores of a long row that one thread block reduces to its k best, with warps and registers of
+                its own
     """
 
     warps: int
@@ -152,7 +155,9 @@ class Selector:
     Raises SelectError for top_p over rows beyond 32,768 blocks whose width does not shorten them.
     """
 
-    def __init__(self, config: SelectConfig, requests: int, device: Any, launch: Launch | None = None) -> None:
+    def __init__(
+        self, config: SelectConfig, requests: int, device: Any, launch: Launch | None = None
+    ) -> None:
         import torch
 
         self.config = config
@@ -197,8 +202,9 @@ class Selector:
     ) -> None:
         """Selects for every row; no host synchronisation, no allocation.
 
-        scores      float32, float16 or bfloat16 [rows, >= capacity], contiguous last axis; row = request * kv_heads + head
-        finished    int32 [requests]: n, finished blocks; -1 (which is (0 - 1) // block_size) for a padded slot
+        scores      float32, float16 or bfloat16 [rows, >= capacity], contiguous last axis;
+                    row = request * kv_heads + head
+        finished    int32 [requests]: n = (length - 1) // block_size, rounded down: -1 for a padded slot
         take        int32 [requests]: blocks to select, reserved ones included and the current one not
         bound       p of top_p, t of threshold
         dense       bool [requests]: rows that list every block
@@ -207,21 +213,22 @@ class Selector:
         """
         config = self.config
         self._check(scores, out, lengths, page_table)
+        launch = self.launch
         common = {
-            "SINKS": config.sinks, "RECENT": config.recent, "KIND": KINDS.index(config.kind), "WIDTH": config.width,
+            "SINKS": config.sinks, "RECENT": config.recent, "WIDTH": config.width, "HEADS": config.kv_heads,
+            "KIND": KINDS.index(config.kind), "PROBES": launch.probes,
             "DENSE_AT_TAKE": config.kind == "top_k" if config.dense_at_take is None else config.dense_at_take,
-            "HEADS": config.kv_heads, "PROBES": self.launch.probes,
         }  # fmt: skip
         source, blocks = scores, None
         length = config.capacity
         weights = self.weights
         for level, (kept_scores, kept_blocks) in zip(self.levels, self.kept, strict=True):
-            lanes = min(self.launch.chunk, 1 << (length - 1).bit_length())
             self.kernels.select_chunks[(self.rows, level.chunks)](
                 source, source.stride(0), length, blocks, finished, take, dense, bound,
                 kept_scores, kept_blocks, weights,
-                LANES=lanes, ALIGN=_alignment(source), KEEP=level.keep, FILL=min(_power(level.keep), 2048),
-                CHUNKS=self.parts, num_warps=self.launch.chunk_warps, **_registers(self.launch.chunk_registers), **common,
+                LANES=launch.chunk, ALIGN=_alignment(source),
+                KEEP=level.keep, FILL=min(_power(level.keep), 2048), CHUNKS=self.parts,
+                num_warps=launch.chunk_warps, **_registers(launch.chunk_registers), **common,
             )  # fmt: skip
             source, blocks, length, weights = kept_scores, kept_blocks, level.chunks * level.keep, None
         self.kernels.select_rows[(self.rows,)](
@@ -229,18 +236,25 @@ class Selector:
             config.seed & 0x7FFFFFFF, layer, config.first_head, bound,
             out.ids, out.counts, out.pool_blocks, out.indices,
             page_table, 0 if page_table is None else page_table.stride(0),
-            LANES=self.lanes, ALIGN=_alignment(source), FRAME=min(_power(config.width), 2048), CHUNKS=self.parts,
-            STOCHASTIC=config.recall is not None, RECALL=math.ceil((config.recall or 1) * EXACT),
+            LANES=self.lanes, ALIGN=_alignment(source), FRAME=min(_power(config.width), 2048),
+            CHUNKS=self.parts, STOCHASTIC=config.recall is not None,
+            RECALL=math.ceil((config.recall or 1) * EXACT),
             BLOCKS_PER_PAGE=config.blocks_per_page, BLOCK_SIZE=config.block_size,
-            num_warps=self.launch.warps, **_registers(self.launch.registers), **common,
+            num_warps=launch.warps, **_registers(launch.registers), **common,
         )  # fmt: skip
 
-    def _check(self, scores: Tensor, out: SelectOutput, lengths: Tensor | None, page_table: Tensor | None) -> None:
+    def _check(
+        self, scores: Tensor, out: SelectOutput, lengths: Tensor | None, page_table: Tensor | None
+    ) -> None:
         config = self.config
         if scores.ndim != 2 or scores.shape[0] != self.rows or scores.stride(1) != 1:
-            raise SelectError(f"scores: [{self.rows}, n] with a contiguous last axis, got {tuple(scores.shape)}")
+            raise SelectError(
+                f"scores: [{self.rows}, n] with a contiguous last axis, got {tuple(scores.shape)}"
+            )
         if scores.shape[1] < config.capacity:
-            raise SelectError(f"scores: rows of {scores.shape[1]} hold no {config.capacity} blocks (capacity)")
+            raise SelectError(
+                f"scores: rows of {scores.shape[1]} hold no {config.capacity} blocks (capacity)"
+            )
         if config.recall is not None and lengths is None:
             raise SelectError("lengths: a stochastic selection draws from a stream by length; pass lengths=")
         if page_table is None and (out.pool_blocks is not None or out.indices is not None):
