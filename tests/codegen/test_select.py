@@ -82,8 +82,10 @@ def expect(scores, finished, take, *, kind="top_k", bound=None, sinks=0, recent=
     extra = () if bound is None else (bound,)
     for row in range(scores.shape[0]):
         n, limit = finished[row // HEADS], take[row // HEADS]
-        wanted = REFERENCE[kind](scores[row, :n].float().cpu(), *extra, limit, sinks, recent).tolist()
-        wanted.append(n)
+        wanted = REFERENCE[kind](
+            scores[row, : max(n, 0)].float().cpu(), *extra, limit, sinks, recent
+        ).tolist()
+        wanted += [n] if n >= 0 else []
         assert counts[row] == len(wanted), f"row {row}"
         assert ids[row].tolist() == wanted + [-1] * (ids.shape[1] - len(wanted)), f"row {row}"
     return out
@@ -190,6 +192,19 @@ def test_rows_of_chunks_of_chunks(device):
     n = size(device, 70000, 1 << 20)
     scores = rows_of("random", HEADS, n).to(device)
     expect(scores, [n], [1500], launch=Launch(16, chunk=size(device, 4096, 32768)))
+
+
+@pytest.mark.parametrize("kind", ["random", "few values", "heavy tailed"])
+def test_a_k_too_large_for_chunks_is_selected_digit_by_digit(device, kind):
+    n = size(device, 33000, 200000)
+    scores = rows_of(kind, 2 * HEADS, n).to(device)
+    scores[0] = -math.inf
+    scores[1, 100:] = math.nan
+    pages = torch.arange(2 * (n + 1), dtype=torch.int32, device=device).view(2, n + 1)
+    out = expect(scores, [n, n // 2], [n // 2 + 700, 40], sinks=1, recent=2, pages=pages)
+    ids, count = out.ids[1, 0], int(out.counts[1, 0])
+    assert out.pool_blocks[1, 0, :count].equal(ids[:count] + n + 1)
+    expect(scores, [-1, n], [n // 2 + 700, n - 1], kind="threshold", bound=0.5)
 
 
 @pytest.mark.parametrize("per_page", [1, 4])
@@ -327,6 +342,11 @@ def test_a_selection_that_contradicts_itself_is_refused(change, message):
     fields = {"kind": "top_k", "capacity": 64, "width": 8, "kv_heads": 2} | change
     with pytest.raises(SelectError, match=message):
         SelectConfig(**fields)
+
+
+def test_top_p_that_would_keep_too_much_of_a_long_row_is_refused():
+    with pytest.raises(SelectError, match="lower its max"):
+        Selector(SelectConfig("top_p", 100_000, 60_000, HEADS), 1, "cpu")
 
 
 def test_missing_and_misshapen_tensors_are_refused():

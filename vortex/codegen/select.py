@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from vortex.codegen.select_wide import WideRows
 from vortex.codegen.templates import load_template
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class SelectConfig:
             )
         if min(self.sinks, self.recent) < 0 or self.width < self.sinks + self.recent + 1:
             raise SelectError(
-                f"width: {self.width} slots do not hold {self.sinks} sinks, {self.recent} recent and 1 current"
+                f"width: {self.width} slots do not hold {self.sinks} sinks, {self.recent} recent, 1 current"
             )
         if min(self.capacity, self.kv_heads, self.block_size, self.blocks_per_page) < 1:
             raise SelectError(f"capacity, kv_heads, block_size and blocks_per_page are positive, got {self}")
@@ -120,10 +121,10 @@ class Launch:
 
 def default_launch(lanes: int, rows: int) -> Launch:
     """Warps for tiles of `lanes` scores; see benchmarks/topk.py, which times the alternatives."""
-    for most, warps in ((512, 1), (1024, 2), (2048, 4), (4096, 8), (16384, 16)):
+    for most, warps, probes in ((512, 1, 2), (1024, 2, 2), (2048, 4, 2), (4096, 8, 2), (8192, 16, 1)):
         if lanes <= most:
-            return Launch(warps)
-    return Launch(32)
+            return Launch(warps, probes, 64 if warps == 16 and rows > 132 else None)
+    return Launch(32 if lanes > 16384 else 16)
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,9 @@ def _levels(capacity: int, most: int, chunk: int) -> list[_Level] | None:
 class Selector:
     """A compiled selection for `requests` rows of requests on one device.
 
-    Raises SelectError for top_p over rows beyond 32,768 blocks whose width does not shorten them.
+    A row of up to 32,768 blocks takes one thread block. A longer one is first shortened to the k best of each
+    of its chunks, as often as needed; where k is too large for that, it is selected digit by digit
+    (select_wide.py), exactly also for a stochastic configuration. top_p is not offered there: SelectError.
     """
 
     def __init__(
@@ -164,10 +167,16 @@ class Selector:
         self.requests = requests
         self.rows = requests * config.kv_heads
         self.kernels = load_template("select.py.jinja")
-        chunk = launch.chunk if launch else LARGEST_TILE
-        levels = _levels(config.capacity, config.most_candidates, chunk)
+        levels = _levels(config.capacity, config.most_candidates, launch.chunk if launch else LARGEST_TILE)
+        self.wide = None
         if levels is None:
-            raise SelectError("rows")
+            if config.kind == "top_p":
+                raise SelectError(
+                    f"width: top_p of up to {config.width} of {config.capacity} blocks is too much for one thread "
+                    "block; lower its max"
+                )
+            levels = []
+            self.wide = WideRows(self.rows, config.capacity, device)
         self.levels = levels
         length = levels[-1].chunks * levels[-1].keep if levels else config.capacity
         self.lanes = max(1 << (length - 1).bit_length(), 32)
@@ -213,34 +222,43 @@ class Selector:
         """
         config = self.config
         self._check(scores, out, lengths, page_table)
-        launch = self.launch
-        common = {
+        budget = (finished, take, dense)
+        pages = (page_table, 0 if page_table is None else page_table.stride(0))
+        outputs = (out.ids, out.counts, out.pool_blocks, out.indices, *pages)
+        row = {
             "SINKS": config.sinks, "RECENT": config.recent, "WIDTH": config.width, "HEADS": config.kv_heads,
-            "KIND": KINDS.index(config.kind), "PROBES": launch.probes,
             "DENSE_AT_TAKE": config.kind == "top_k" if config.dense_at_take is None else config.dense_at_take,
         }  # fmt: skip
+        translate = {
+            "FRAME": min(_power(config.width), 2048),
+            "BLOCKS_PER_PAGE": config.blocks_per_page,
+            "BLOCK_SIZE": config.block_size,
+        }
+        kind = KINDS.index(config.kind)
+        if self.wide is not None:
+            tile = {"ALIGN": _alignment(scores), "KIND": kind}
+            self.wide.run(scores, budget, bound, outputs, row, tile, translate)
+            return
+        launch = self.launch
+        row |= {"KIND": kind, "PROBES": launch.probes}
         source, blocks = scores, None
         length = config.capacity
         weights = self.weights
         for level, (kept_scores, kept_blocks) in zip(self.levels, self.kept, strict=True):
             self.kernels.select_chunks[(self.rows, level.chunks)](
-                source, source.stride(0), length, blocks, finished, take, dense, bound,
+                source, source.stride(0), length, blocks, *budget, bound,
                 kept_scores, kept_blocks, weights,
                 LANES=launch.chunk, ALIGN=_alignment(source),
                 KEEP=level.keep, FILL=min(_power(level.keep), 2048), CHUNKS=self.parts,
-                num_warps=launch.chunk_warps, **_registers(launch.chunk_registers), **common,
+                num_warps=launch.chunk_warps, **_registers(launch.chunk_registers), **row,
             )  # fmt: skip
             source, blocks, length, weights = kept_scores, kept_blocks, level.chunks * level.keep, None
         self.kernels.select_rows[(self.rows,)](
-            source, source.stride(0), length, blocks, self.weights, finished, take, dense, lengths,
-            config.seed & 0x7FFFFFFF, layer, config.first_head, bound,
-            out.ids, out.counts, out.pool_blocks, out.indices,
-            page_table, 0 if page_table is None else page_table.stride(0),
-            LANES=self.lanes, ALIGN=_alignment(source), FRAME=min(_power(config.width), 2048),
-            CHUNKS=self.parts, STOCHASTIC=config.recall is not None,
-            RECALL=math.ceil((config.recall or 1) * EXACT),
-            BLOCKS_PER_PAGE=config.blocks_per_page, BLOCK_SIZE=config.block_size,
-            num_warps=launch.warps, **_registers(launch.registers), **common,
+            source, source.stride(0), length, blocks, self.weights, *budget, lengths,
+            config.seed & 0x7FFFFFFF, layer, config.first_head, bound, *outputs,
+            LANES=self.lanes, ALIGN=_alignment(source), CHUNKS=self.parts,
+            STOCHASTIC=config.recall is not None, RECALL=math.ceil((config.recall or 1) * EXACT),
+            num_warps=launch.warps, **_registers(launch.registers), **translate, **row,
         )  # fmt: skip
 
     def _check(
