@@ -4,6 +4,10 @@ import math
 
 import pytest
 import torch
+<<<<<<< HEAD
+=======
+
+>>>>>>> topk
 from vortex.vtensor.select_reference import threshold_ids, top_k_ids, top_p_ids
 
 

@@ -42,6 +42,7 @@ class Sweep:
     after: list[str] = field(default_factory=list)
     members: str = ""
     counts: str = ""
+    width: str = ""
 
 
 @dataclass
@@ -94,6 +95,7 @@ class Writer:
             key = str(sweep.domain)
             written.members = memory.arguments.pointer("ids", key)
             written.counts = memory.arguments.pointer("counts", key)
+            written.width = memory.arguments.pointer("width", key)
         size = "members" if written.members else "finished"
         scope = Scope(sweep.domain, "block", "member", "valid", size)
         stores: list[str] = []

@@ -116,6 +116,21 @@ class Budget:
         return True
 
 
+    def most(self, max_tokens: int, block_size: int, layer: int = 0, layers: int = 1) -> int:
+        """The largest budget of any length from 1 to `max_tokens`: what a table of attended blocks must hold."""
+        place = Place(block_size, layer, layers)
+        if self.is_constant(**place.values):
+            return self.evaluate(tokens=max_tokens, **place.values)
+        import numpy as np
+
+        most, chunk = 0, 1 << 20
+        for first in range(1, max_tokens + 1, chunk):
+            tokens = np.arange(first, min(first + chunk, max_tokens + 1), dtype=np.int64)
+            blocks = (tokens + block_size - 1) // block_size
+            most = max(most, int(np.max(ceiling(self.root, place, blocks, tokens, np.minimum, np.maximum))))
+        return most
+
+
 @dataclass(frozen=True)
 class Layers:
     """Layer numbers and ranges: `"0-1, 5, 30-"`. `-1` is the last layer, `-2-` are the last two."""

@@ -1,0 +1,371 @@
+"""Times top-k with page translation on one GPU: ours, FlashInfer's and torch.topk.
+
+Method: one CUDA graph holds the same call for several inputs, each with scores of its own, so that nothing
+small is measured alone; the graph is replayed between events; the median is divided by the number of inputs.
+Every selection is checked against torch.topk in the same run, before it is timed.
+
+    python benchmarks/topk.py --out DIR [--quick] [--no-flashinfer] [--commit HASH]
+    python benchmarks/topk.py --plot DIR/topk.json
+
+Writes DIR/topk.json after each stage (a run that is cut off keeps what it has), topk.md and topk.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+POINTS = [(512, 32), (2048, 125), (8192, 125), (8192, 512), (32768, 512), (131072, 2048)]
+ROWS = [8, 128, 512]
+HEADS = 8
+INPUTS = 4
+REPLAYS = 20
+
+
+def graph_time(calls: list[Any]) -> float:
+    """Median microseconds of one call when all of them run in one CUDA graph."""
+    import torch
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for call in calls:
+            call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    for _ in range(3):
+        graph.replay()
+    marks = [
+        (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(REPLAYS)
+    ]
+    for start, end in marks:
+        start.record()
+        graph.replay()
+        end.record()
+    torch.cuda.synchronize()
+    return 1000 * statistics.median(start.elapsed_time(end) for start, end in marks) / len(calls)
+
+
+class Problem:
+    """Scores, tables and outputs of one point of the grid."""
+
+    def __init__(self, rows: int, n: int, k: int, kind: str = "normal") -> None:
+        import torch
+
+        self.rows, self.n, self.k = rows, n, k
+        self.requests = rows // HEADS
+        generator = torch.Generator(device="cuda").manual_seed(rows + n + k)
+        self.scores = [scores_of(kind, rows, n, generator) for _ in range(INPUTS)]
+        self.page_table = torch.stack(
+            [torch.randperm(n, generator=generator, device="cuda") for _ in range(self.requests)]
+        )
+        self.page_table = self.page_table.to(torch.int32)
+        self.finished = torch.full((self.requests,), n, dtype=torch.int32, device="cuda")
+        self.take = torch.full((self.requests,), k, dtype=torch.int32, device="cuda")
+        # The current block needs a page too; its entry is read but not part of the comparison.
+        self.table_and_current = torch.cat([self.page_table, self.page_table[:, :1]], dim=1).contiguous()
+
+    def selector(self, launch: Any = None, recall: float | None = None) -> list[Any]:
+        """One call per input; output buffers are kept on the problem as `outputs`."""
+        import torch
+
+        from vortex.codegen.select import SelectConfig, Selector, SelectOutput
+
+        config = SelectConfig("top_k", self.n, self.k + 1, HEADS, recall=recall, seed=1)
+        selector = Selector(config, self.requests, "cuda", launch)
+        shape = (self.requests, HEADS, self.k + 1)
+        self.outputs = [
+            SelectOutput(
+                torch.empty(shape, dtype=torch.int32, device="cuda"),
+                torch.empty(shape[:2], dtype=torch.int32, device="cuda"),
+                torch.empty(shape, dtype=torch.int32, device="cuda"),
+            )
+            for _ in self.scores
+        ]
+        return [
+            lambda scores=scores, out=out: selector.run(
+                scores,
+                self.finished,
+                self.take,
+                out,
+                lengths=self.finished,
+                page_table=self.table_and_current,
+            )
+            for scores, out in zip(self.scores, self.outputs, strict=True)
+        ]
+
+    def check(self, recall: float) -> float:
+        """The worst row's share of winners; raises where ids, order, pages or (recall 1) values are wrong."""
+        worst = 1.0
+        for scores, out in zip(self.scores, self.outputs, strict=True):
+            ids = out.ids.view(self.rows, -1)[:, : self.k].long()
+            assert bool((out.counts == self.k + 1).all()), "counts"
+            assert bool((ids[:, 1:] > ids[:, :-1]).all()) and bool((ids >= 0).all()), "ids ascend and differ"
+            table = self.page_table.repeat_interleave(HEADS, 0).long()
+            assert bool((table.gather(1, ids) == out.pool_blocks.view(self.rows, -1)[:, : self.k]).all()), (
+                "pages"
+            )
+            best = scores.topk(self.k).values
+            values = scores.gather(1, ids)
+            hits = (values >= best[:, -1:]).sum(1).min().item() / self.k
+            worst = min(worst, hits)
+            assert hits >= recall, f"recall {hits} below {recall}"
+            if recall == 1:
+                assert bool((values.sort(descending=True).values == best).all()), (
+                    "values differ from torch.topk"
+                )
+        return worst
+
+
+def scores_of(kind: str, rows: int, n: int, generator: Any) -> Any:
+    import torch
+
+    normal = torch.randn(rows, n, generator=generator, device="cuda")
+    if kind == "uniform":
+        return torch.rand(rows, n, generator=generator, device="cuda")
+    if kind == "one bucket":
+        return 1 + 0.245 * torch.rand(rows, n, generator=generator, device="cuda")
+    if kind == "heavy tail":
+        return normal.exp().pow(5)
+    if kind == "outlier":
+        normal[:, 7] = 1e30
+    if kind == "ties":
+        return normal.mul(4).round()
+    if kind == "bf16 values":
+        return normal.bfloat16().float()
+    return normal
+
+
+def launches(n: int, quick: bool) -> dict[str, Any]:
+    """The launch variants to time at a row length; `default` is what a Selector takes by itself."""
+    from vortex.codegen.select import Launch
+
+    found: dict[str, Any] = {"default": None}
+    if quick:
+        return found
+    if n <= 2048:
+        warps = (1, 2, 4) if n <= 512 else (1, 2, 4, 8)
+        found |= {f"w{w} p{p}": Launch(w, probes=p) for w in warps for p in (1, 2)}
+    elif n <= 8192:
+        for w, registers in ((8, None), (8, 128), (16, None), (16, 64), (32, None)):
+            for p in (1, 2):
+                found[f"w{w} p{p} r{registers or '-'}"] = Launch(w, p, registers)
+    elif n <= 32768:
+        found |= {f"w32 p{p}": Launch(32, p) for p in (1, 2)}
+        found |= {"w16 p1": Launch(16, 1)}
+    else:
+        for chunk, w, registers in ((8192, 16, 64), (8192, 8, 128), (16384, 16, None), (32768, 32, None)):
+            found[f"chunk {chunk} w{w}"] = Launch(16 if chunk > 8192 else 32, 1, None, chunk, w, registers)
+    return found
+
+
+def time_ours(results: dict[str, Any], quick: bool, save: Any) -> None:
+    for n, k in POINTS:
+        for rows in ROWS:
+            problem = Problem(rows, n, k)
+            point = results["points"].setdefault(f"{rows} x {n} -> {k}", {})
+            for name, launch in launches(n, quick).items():
+                try:
+                    calls = problem.selector(launch)
+                    for call in calls:
+                        call()
+                    problem.check(1.0)
+                    point[f"ours {name}"] = graph_time(calls)
+                except Exception as error:
+                    # A variant that does not fit the device is a result too.
+                    results["failed"].append(
+                        f"{rows} x {n} -> {k} {name}: {type(error).__name__}: {error}"[:500]
+                    )
+            calls = problem.selector(None, recall=0.97)
+            for call in calls:
+                call()
+            point["stochastic recall"] = problem.check(0.97)
+            point["stochastic"] = graph_time(calls)
+            point["torch.topk"] = graph_time([lambda s=s, k=k: s.topk(k) for s in problem.scores])
+            best = min((us, name) for name, us in point.items() if name.startswith("ours"))
+            print(
+                f"{rows:4d} x {n:6d} -> {k:4d}",
+                *(f"{a}: {b:.2f}" for a, b in point.items()),
+                "| best",
+                best,
+                flush=True,
+            )
+            save()
+
+
+def time_distributions(results: dict[str, Any], save: Any) -> None:
+    for kind in ("normal", "uniform", "one bucket", "heavy tail", "outlier", "ties", "bf16 values"):
+        for rows, n, k in ((128, 2048, 125), (128, 8192, 125), (128, 32768, 512)):
+            problem = Problem(rows, n, k, kind)
+            calls = problem.selector()
+            for call in calls:
+                call()
+            problem.check(1.0)
+            row = results["distributions"].setdefault(kind, {})
+            row[f"{rows} x {n} -> {k}"] = graph_time(calls)
+        print(kind, row, flush=True)
+        save()
+
+
+def flashinfer_calls(problem: Problem) -> dict[str, list[Any]]:
+    import flashinfer
+    import torch
+
+    k = problem.k
+    lengths = torch.full((problem.rows,), problem.n, dtype=torch.int32, device="cuda")
+    request = torch.arange(problem.rows, dtype=torch.int32, device="cuda") // HEADS
+
+    def transform(scores: Any) -> Any:
+        return flashinfer.top_k_page_table_transform(
+            scores, problem.page_table, lengths, k, row_to_batch=request
+        )
+
+    return {
+        "top_k_page_table_transform": [partial(transform, scores) for scores in problem.scores],
+        "top_k": [partial(flashinfer.top_k, scores, k) for scores in problem.scores],
+    }
+
+
+def time_flashinfer(results: dict[str, Any], save: Any) -> None:
+    import flashinfer
+
+    results["versions"]["flashinfer"] = flashinfer.__version__
+    for n, k in POINTS:
+        for rows in ROWS:
+            problem = Problem(rows, n, k)
+            point = results["points"].setdefault(f"{rows} x {n} -> {k}", {})
+            for algorithm in (None, "multi_cta", "filtered"):
+                os.environ.pop("FLASHINFER_TOPK_ALGO", None)
+                if algorithm:
+                    os.environ["FLASHINFER_TOPK_ALGO"] = algorithm
+                for label, calls in flashinfer_calls(problem).items():
+                    try:
+                        point[f"flashinfer {label} {algorithm or 'auto'}"] = graph_time(calls)
+                    except Exception as error:
+                        results["failed"].append(
+                            f"flashinfer {label} {algorithm} {rows} x {n}: {error}"[:300]
+                        )
+            print(rows, n, k, {a: round(b, 2) for a, b in point.items() if "flash" in a}, flush=True)
+            save()
+
+
+def table(results: dict[str, Any]) -> str:
+    head = [
+        "rows x n -> k",
+        "exact",
+        "launch",
+        "stochastic",
+        "FlashInfer fused",
+        "its best",
+        "torch.topk",
+        "ratio",
+    ]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for point, us in results["points"].items():
+        ours = {name: t for name, t in us.items() if name.startswith("ours")}
+        fused = {name: t for name, t in us.items() if name.startswith("flashinfer top_k_page_table")}
+        best = min(ours, key=lambda name: ours[name])
+        other = min(fused.values(), default=float("nan"))
+        lines.append(
+            f"| {point} | {us['ours default']:.1f} ({ours[best]:.1f}) | {best[5:]} "
+            f"| {us.get('stochastic', 0):.1f} "
+            f"| {fused.get('flashinfer top_k_page_table_transform auto', float('nan')):.1f} | {other:.1f} "
+            f"| {us.get('torch.topk', 0):.1f} | {other / us['ours default']:.2f} |"
+        )
+    lines += [
+        "",
+        "Microseconds. Exact: default launch (best variant). Ratio: FlashInfer's best over our default.",
+        "",
+    ]
+    for kind, us in results["distributions"].items():
+        lines.append(f"* {kind}: " + ", ".join(f"{point} {t:.1f}" for point, t in us.items()))
+    lines += [
+        "",
+        f"{results['device']}; {results['versions']}; commit {results['commit']}; {INPUTS} inputs a graph.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def plot(results: dict[str, Any], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    points = list(results["points"])
+    series = {
+        "exact": "ours default",
+        "stochastic 0.97": "stochastic",
+        "FlashInfer, fused": "flashinfer top_k_page_table_transform auto",
+        "torch.topk": "torch.topk",
+    }
+    figure, axes = pyplot.subplots(figsize=(12, 5))
+    for at, (label, name) in enumerate(series.items()):
+        heights = [results["points"][point].get(name, 0.0) for point in points]
+        axes.bar([x + 0.2 * at for x in range(len(points))], heights, width=0.2, label=label)
+    axes.set_yscale("log")
+    axes.set_ylabel("microseconds")
+    axes.set_xticks([x + 0.3 for x in range(len(points))], points, rotation=60, ha="right")
+    axes.set_title(f"Top-k with page translation, {results['device']}")
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--quick", action="store_true", help="default launches alone")
+    parser.add_argument("--no-flashinfer", action="store_true")
+    parser.add_argument("--commit", default="unknown", help="recorded in the results")
+    parser.add_argument("--plot", type=Path, help="only draw the table and plot of a topk.json")
+    options = parser.parse_args()
+    if options.plot:
+        results = json.loads(options.plot.read_text())
+        options.plot.with_suffix(".md").write_text(table(results))
+        plot(results, options.plot.with_suffix(".png"))
+        return 0
+    import torch
+    import triton
+
+    results: dict[str, Any] = {
+        "device": torch.cuda.get_device_name(),
+        "commit": options.commit,
+        "versions": {"torch": torch.__version__, "triton": triton.__version__},
+        "points": {},
+        "distributions": {},
+        "failed": [],
+    }
+    options.out.mkdir(parents=True, exist_ok=True)
+    began = time.time()
+
+    def save() -> None:
+        results["seconds"] = time.time() - began
+        (options.out / "topk.json").write_text(json.dumps(results, indent=1))
+        (options.out / "topk.md").write_text(table(results))
+
+    time_ours(results, options.quick, save)
+    time_distributions(results, save)
+    if not options.no_flashinfer:
+        time_flashinfer(results, save)
+    try:
+        plot(results, options.out / "topk.png")
+    except ImportError:
+        print("matplotlib is not installed here: run --plot on the JSON file where it is", flush=True)
+    print(table(results), *results["failed"], f"{time.time() - began:.0f} s", sep="\n", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

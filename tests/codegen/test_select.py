@@ -1,0 +1,359 @@
+"""The selection kernels against the torch reference and the value multiset of torch.topk.
+
+Without a GPU they run in Triton's interpreter on small grids; `-m gpu` runs the same tests compiled
+and at full sizes.
+"""
+
+import math
+import os
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+from vortex.codegen.select import Launch, SelectConfig, SelectError, Selector, SelectOutput
+from vortex.vtensor.select_reference import threshold_ids, top_k_ids, top_p_ids
+
+HEADS = 2
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+REFERENCE = {"top_k": top_k_ids, "top_p": top_p_ids, "threshold": threshold_ids}
+
+pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+
+
+@pytest.fixture(params=DEVICES)
+def device(request):
+    return request.param
+
+
+def size(device: str, small: int, full: int) -> int:
+    return full if device == "cuda" else small
+
+
+def rows_of(kind: str, rows: int, n: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    normal = torch.randn(rows, n, generator=generator)
+    uniform = torch.rand(rows, n, generator=generator)
+    return {
+        "random": lambda: normal,
+        "sorted": lambda: normal.sort(dim=1).values,
+        "reversed": lambda: normal.sort(dim=1, descending=True).values,
+        "constant": lambda: torch.full((rows, n), -2.5),
+        "bimodal": lambda: torch.where(uniform < 0.03, normal + 100, normal),
+        "heavy tailed": lambda: normal.sign() * (3 * normal).exp(),
+        "one coarse bucket": lambda: 1 + 0.245 * uniform,
+        "one sign": lambda: -uniform - 1e-3,
+        "outlier": lambda: normal.index_fill(1, torch.tensor([n // 2]), 1e30),
+        "few values": lambda: (normal * 2).round(),
+        "denormal": lambda: normal * 1e-42,
+    }[kind]()
+
+
+def select(scores, finished, take, *, kind="top_k", launch=None, pages=None, lengths=None, bound=0.0, layer=0,
+           dense=None, **config):  # fmt: skip
+    """Runs a selection over outputs full of garbage; returns ids and counts on the host, and the output."""
+    device = scores.device
+    requests = len(finished)
+    width = config.pop("width", max(take) + 1)
+    config.setdefault("capacity", scores.shape[1])
+    plan = SelectConfig(kind, width=width, kv_heads=HEADS, **config)
+    shape = (requests, HEADS, width)
+    out = SelectOutput(
+        torch.full(shape, 12345, dtype=torch.int32, device=device),
+        torch.full(shape[:2], 12345, dtype=torch.int32, device=device),
+        None if pages is None else torch.full(shape, 12345, dtype=torch.int32, device=device),
+        None if pages is None else torch.full(shape, 12345, dtype=torch.int64, device=device),
+    )
+    as_int = {"dtype": torch.int32, "device": device}
+    Selector(plan, requests, device, launch).run(
+        scores, torch.tensor(finished, **as_int), torch.tensor(take, **as_int), out, bound=bound, layer=layer,
+        dense=dense, lengths=None if lengths is None else torch.tensor(lengths, **as_int), page_table=pages,
+    )  # fmt: skip
+    return out.ids.cpu().view(requests * HEADS, width), out.counts.cpu().view(-1), out
+
+
+def expect(scores, finished, take, *, kind="top_k", bound=None, sinks=0, recent=0, **options):
+    """Runs a selection and compares every slot of every row with the reference."""
+    ids, counts, out = select(
+        scores, finished, take, kind=kind, bound=bound or 0.0, sinks=sinks, recent=recent, **options
+    )
+    extra = () if bound is None else (bound,)
+    for row in range(scores.shape[0]):
+        n, limit = finished[row // HEADS], take[row // HEADS]
+        wanted = REFERENCE[kind](
+            scores[row, : max(n, 0)].float().cpu(), *extra, limit, sinks, recent
+        ).tolist()
+        wanted += [n] if n >= 0 else []
+        assert counts[row] == len(wanted), f"row {row}"
+        assert ids[row].tolist() == wanted + [-1] * (ids.shape[1] - len(wanted)), f"row {row}"
+    return out
+
+
+KINDS = ["random", "sorted", "reversed", "constant", "bimodal", "heavy tailed", "one coarse bucket",
+         "one sign", "outlier", "few values", "denormal"]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("probes", [1, 2])
+def test_ids_are_those_of_the_reference(device, kind, probes):
+    n = size(device, 700, 8192)
+    scores = rows_of(kind, 2 * HEADS, n).to(device)
+    expect(scores, [n, n // 3], [125, 125], sinks=1, recent=1, launch=Launch(8, probes))
+
+
+@pytest.mark.parametrize("n", [16384, 16385])
+@pytest.mark.parametrize("k", [512, 2048])
+def test_one_coarse_bucket_has_the_value_multiset_of_torch_topk(device, n, k):
+    requests = size(device, 1, 17)
+    scores = rows_of("one coarse bucket", requests * HEADS, n).to(device)
+    ids, _, _ = select(scores, [n] * requests, [k] * requests)
+    values = scores.cpu().gather(1, ids[:, :k].long())
+    assert values.sort(descending=True).values.equal(scores.cpu().topk(k).values)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_consecutive_bit_patterns_and_repeated_bf16_values(device, dtype):
+    if dtype == torch.bfloat16 and device == "cpu":
+        dtype = torch.float16  # the interpreter has no bf16
+    count = size(device, 4096, 65536)
+    if dtype == torch.float32:
+        row = (0x3F800000 + torch.arange(count, dtype=torch.int32)).view(torch.float32)
+    else:
+        row = ((torch.arange(count) % 64) / 64).to(dtype)
+    scores = torch.stack([row, row.flip(0)]).to(device)
+    expect(scores, [count], [1024])
+
+
+def test_winners_before_a_wall_of_equal_zeros(device):
+    row = torch.cat([torch.arange(1, 101), torch.zeros(8220)])[
+        torch.randperm(8320, generator=torch.Generator().manual_seed(1))
+    ]
+    scores = torch.stack([row, -row * 0 + row]).to(device)
+    expect(scores, [8320], [2048])
+
+
+def test_k_beyond_n_and_k_zero_and_rows_of_nothing(device):
+    scores = rows_of("random", 5 * HEADS, 64).to(device)
+    expect(scores, [64, 20, 0, 1, 33], [100, 100, 100, 100, 0])
+
+
+def test_padded_slot_has_count_zero_and_no_ids(device):
+    scores = rows_of("random", 2 * HEADS, 64).to(device)
+    pages = torch.arange(2 * 65, dtype=torch.int32, device=device).view(2, 65)
+    ids, counts, out = select(scores, [-1, 64], [10, 10], sinks=1, recent=1, pages=pages)
+    assert counts.tolist() == [0, 0, 11, 11]
+    assert bool((ids[:HEADS] == -1).all()) and bool((out.pool_blocks[0] == -1).all())
+    assert bool((out.indices[0] == 0).all()), "unused indices name a page that can be read"
+
+
+def test_nan_infinities_and_signed_zeros(device):
+    inf, nan = math.inf, math.nan
+    largest = torch.finfo(torch.float32).max
+    rows = [
+        [nan, -nan, inf, -inf, 0.0, -0.0, 1.0, -1.0, largest, inf],
+        [-inf] * 10,
+        [nan] * 10,
+        [-0.0, 0.0, -0.0, 0.0, -1.0, -0.0, 0.0, 1e-45, -1e-45, -0.0],
+        [-inf, -largest, -inf, -largest, nan, -inf, -largest, 0.0, -0.0, -inf],
+        [inf] * 10,
+    ]
+    scores = torch.tensor(rows, device=device)
+    for take in (1, 2, 3, 5, 9, 10):
+        for probes in (1, 2):
+            expect(scores, [10] * 3, [take] * 3, launch=Launch(1, probes))
+
+
+@pytest.mark.parametrize("sinks, recent, take", [(1, 1, 8), (3, 0, 3), (0, 5, 2), (4, 60, 70), (64, 64, 200)])
+def test_reserved_blocks_are_in_every_set(device, sinks, recent, take):
+    scores = rows_of("random", 3 * HEADS, 100).to(device)
+    expect(scores, [100, 50, 3], [take] * 3, sinks=sinks, recent=recent, width=max(take, sinks + recent) + 1)
+
+
+def test_a_row_alone_and_in_a_batch_and_again(device):
+    n = size(device, 512, 8192)
+    scores = rows_of("few values", 4 * HEADS, n).to(device)
+    together, _, _ = select(scores, [n] * 4, [100] * 4)
+    again, _, _ = select(scores, [n] * 4, [100] * 4)
+    alone, _, _ = select(scores[2 * HEADS : 3 * HEADS].contiguous(), [n], [100])
+    assert together.equal(again)
+    assert together[2 * HEADS : 3 * HEADS].equal(alone)
+
+
+@pytest.mark.parametrize("kind", ["random", "few values", "constant"])
+def test_long_rows_go_through_chunks(device, kind):
+    n = size(device, 40000, 131072)
+    scores = rows_of(kind, 2 * HEADS, n).to(device)
+    expect(scores, [n, 35000], [2048, 700], sinks=1, recent=2)
+
+
+def test_rows_of_chunks_of_chunks(device):
+    n = size(device, 70000, 1 << 20)
+    scores = rows_of("random", HEADS, n).to(device)
+    expect(scores, [n], [1500], launch=Launch(16, chunk=size(device, 4096, 32768)))
+
+
+@pytest.mark.parametrize("kind", ["random", "few values", "heavy tailed"])
+def test_a_k_too_large_for_chunks_is_selected_digit_by_digit(device, kind):
+    n = size(device, 33000, 200000)
+    scores = rows_of(kind, 2 * HEADS, n).to(device)
+    scores[0] = -math.inf
+    scores[1, 100:] = math.nan
+    pages = torch.arange(2 * (n + 1), dtype=torch.int32, device=device).view(2, n + 1)
+    out = expect(scores, [n, n // 2], [n // 2 + 700, 40], sinks=1, recent=2, pages=pages)
+    ids, count = out.ids[1, 0], int(out.counts[1, 0])
+    assert out.pool_blocks[1, 0, :count].equal(ids[:count] + n + 1)
+    expect(scores, [-1, n], [n // 2 + 700, n - 1], kind="threshold", bound=0.5)
+
+
+@pytest.mark.parametrize("per_page", [1, 4])
+def test_page_translation_and_flashinfer_indices(device, per_page):
+    requests, n, block_size = 2, 96, 16
+    scores = rows_of("random", requests * HEADS, n).to(device)
+    pages = (
+        torch.randperm(requests * 100, generator=torch.Generator().manual_seed(2)).view(requests, 100).int()
+    )
+    pages = (pages + 70000).to(device)
+    out = expect(
+        scores,
+        [n, 37],
+        [20, 20],
+        sinks=1,
+        recent=1,
+        pages=pages,
+        blocks_per_page=per_page,
+        block_size=block_size,
+    )
+    for request in range(requests):
+        for head in range(HEADS):
+            ids = out.ids[request, head][: out.counts[request, head]].long()
+            pool = pages[request, ids // per_page].long() * per_page + ids % per_page
+            assert out.pool_blocks[request, head][: len(ids)].long().equal(pool)
+            assert out.indices[request, head][: len(ids)].equal(pool * block_size * HEADS + head)
+            assert bool((out.pool_blocks[request, head][len(ids) :] == -1).all())
+
+
+def test_indices_beyond_two_to_the_31(device):
+    scores = rows_of("random", HEADS, 40).to(device)
+    pages = torch.full((1, 41), 2**28, dtype=torch.int32, device=device)
+    _, _, out = select(scores, [40], [5], pages=pages, block_size=16)
+    assert out.indices[0, 1, 0] == 2**28 * 16 * HEADS + 1
+
+
+def test_a_row_stride_that_no_vector_fits(device):
+    scores = rows_of("random", HEADS, 133).to(device)[:, :131]
+    expect(scores, [131], [17])
+
+
+def test_dense_rows_list_every_block(device):
+    scores = rows_of("random", 2 * HEADS, 40).to(device)
+    scores[:, 3] = -math.inf
+    dense = torch.tensor([True, False], device=device)
+    ids, counts, _ = select(scores, [40, 40], [12, 12], width=41, dense=dense)
+    assert ids[0].tolist() == list(range(41)) and counts[0] == 41
+    assert counts[HEADS] == 13
+
+
+@pytest.mark.parametrize("n", [600, 40000])
+def test_threshold_takes_what_reaches_it_up_to_the_limit(device, n):
+    scores = rows_of("random", 2 * HEADS, n).to(device)
+    expect(scores, [n, n // 2], [80, 500], kind="threshold", bound=2.0, sinks=1, recent=1)
+    expect(scores, [n, n // 2], [80, 500], kind="threshold", bound=-math.inf)
+    expect(scores, [n, n // 2], [80, 500], kind="threshold", bound=50.0)
+
+
+@pytest.mark.parametrize("n", [600, 40000])
+@pytest.mark.parametrize("p", [0.0, 0.25, 0.9, 1.0])
+def test_top_p_takes_the_fewest_that_reach_the_share(device, n, p):
+    # Whole numbers: their sums are exact in any order.
+    generator = torch.Generator().manual_seed(3)
+    weights = torch.randint(0, 40, (2 * HEADS, n), generator=generator).float().clamp_min(30) - 30
+    weights[1] = 0
+    expect(weights.to(device), [n, n // 2], [n // 2, 300], kind="top_p", bound=p, sinks=1, recent=1,
+           width=min(n, 3000) // 2 + 1) if n == 600 else expect(
+        weights.to(device), [n, n // 2], [1200, 300], kind="top_p", bound=p, sinks=1, recent=1)  # fmt: skip
+
+
+def stochastic(scores, take, *, seed=7, layer=0, lengths=None, launch=None):
+    requests = scores.shape[0] // HEADS
+    n = scores.shape[1]
+    lengths = lengths or [16 * n + 3] * requests
+    ids, counts, _ = select(scores, [n] * requests, [take] * requests, recall=0.9, seed=seed, layer=layer,
+                            lengths=lengths, launch=launch)  # fmt: skip
+    return ids, counts
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stochastic_recall_is_a_bound_and_ids_are_distinct(device, kind):
+    n, k = size(device, 600, 8192), 120
+    scores = rows_of(kind, 2 * HEADS, n).to(device)
+    ids, counts = stochastic(scores, k)
+    assert counts.tolist() == [k + 1] * 2 * HEADS
+    chosen = ids[:, :k].long()
+    assert bool((chosen[:, 1:] > chosen[:, :-1]).all()) and int(chosen.min()) >= 0 and int(chosen.max()) < n
+    values = scores.cpu().gather(1, chosen)
+    kth = scores.cpu().topk(k).values[:, -1:]
+    assert bool(((values >= kth).sum(1) >= math.ceil(0.9 * k)).all())
+
+
+def test_stochastic_draws_depend_on_seed_layer_head_and_length_alone(device):
+    n, k = size(device, 1024, 8192), 200
+    row = rows_of("random", 1, n, seed=5)
+    scores = row.expand(3 * HEADS, n).contiguous().to(device)
+    first, _ = stochastic(scores, k, lengths=[5000, 5000, 5001])
+    again, _ = stochastic(scores, k, lengths=[5000, 5000, 5001])
+    assert first.equal(again)
+    assert first[0].equal(first[HEADS]), "the same head in another row of the batch"
+    alone, _ = stochastic(scores[:HEADS].contiguous(), k, lengths=[5000])
+    assert alone.equal(first[:HEADS])
+    others = [
+        stochastic(scores, k, seed=8)[0][0],
+        stochastic(scores, k, layer=1)[0][0],
+        first[1],
+        first[2 * HEADS],
+    ]
+    assert any(not first[0].equal(other) for other in others), "nothing was sampled"
+
+
+def test_stochastic_sample_meets_every_lane_of_the_bucket_alike(device):
+    scores = rows_of("random", HEADS, 256).to(device)
+    met = torch.zeros(256)
+    draws = size(device, 60, 400)
+    for seed in range(draws):
+        ids, _ = stochastic(scores, 100, seed=seed, launch=Launch(1))
+        met[ids[0, :100].long()] += 1
+    sometimes = met[(met > 0) & (met < draws)]
+    if len(sometimes):
+        share = sometimes / draws
+        assert float((share - share.mean()).abs().max()) < 0.25
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"kind": "best"}, "kind: one of"),
+        ({"recall": 1.5}, "recall: a share"),
+        ({"sinks": 6, "recent": 6}, "width: 8 slots"),
+        ({"capacity": 0}, "are positive"),
+    ],
+)
+def test_a_selection_that_contradicts_itself_is_refused(change, message):
+    fields = {"kind": "top_k", "capacity": 64, "width": 8, "kv_heads": 2} | change
+    with pytest.raises(SelectError, match=message):
+        SelectConfig(**fields)
+
+
+def test_top_p_that_would_keep_too_much_of_a_long_row_is_refused():
+    with pytest.raises(SelectError, match="lower its max"):
+        Selector(SelectConfig("top_p", 100_000, 60_000, HEADS), 1, "cpu")
+
+
+def test_missing_and_misshapen_tensors_are_refused():
+    scores = torch.zeros(HEADS, 32)
+    with pytest.raises(SelectError, match="hold no 64 blocks"):
+        select(scores, [32], [4], capacity=64)
+    with pytest.raises(SelectError, match="pass lengths="):
+        select(scores, [32], [4], recall=0.9)
+    with pytest.raises(SelectError, match="with a contiguous last axis"):
+        select(torch.zeros(3, 32), [32], [4])

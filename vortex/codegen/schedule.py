@@ -1,0 +1,69 @@
+"""How a kernel is cut into tiles, and how many warps work on one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from vortex.codegen.fuse import Kernel, Plan
+from vortex.codegen.lowering.matmul import wants_dot
+from vortex.codegen.tile import lanes_of
+from vortex.dsl.ir import Program
+from vortex.dsl.ops.matmul import contraction
+
+MAP_ELEMENTS = 4096
+"""fp32 values of the largest tile of a map kernel: 128 a thread with one warp, what the H200 liked best."""
+
+ROW_ELEMENTS = 8192
+MAP_TILES = (1, 256)
+ROW_TILES = (16, 2048)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """tile: blocks of a chunk; warps of a thread block; elements: of the largest value per block."""
+
+    tile: int
+    warps: int
+    elements: int
+
+
+def schedule(program: Program, plan: Plan, kernel: Kernel) -> Schedule:
+    """The default schedule of a kernel: as many blocks in a tile as its largest value leaves registers for."""
+    elements, products = _largest(program, plan, kernel)
+    limit, (least, most) = (MAP_ELEMENTS, MAP_TILES) if kernel.kind == "map" else (ROW_ELEMENTS, ROW_TILES)
+    tile = min(max(1 << int(math.log2(max(limit / elements, 1))), least), most)
+    if products:
+        tile = max(tile, 16)
+    total = tile * elements
+    warps = 1 if kernel.kind == "map" and total <= MAP_ELEMENTS else 4 if total <= 4 * MAP_ELEMENTS else 8
+    return Schedule(tile, warps, elements)
+
+
+def _largest(program: Program, plan: Plan, kernel: Kernel) -> tuple[int, bool]:
+    """Elements per block of the largest value that a kernel holds, and whether it has products on tensor cores."""
+    function = program.indexer
+    stop = {buffer.node for buffer in plan.buffers if buffer.how not in ("scores", "mask")}
+    outputs = {output.node for each in kernel.passes for output in each.outputs}
+    wanted, seen = list(outputs), set()
+    largest, products = 1, False
+    while wanted:
+        number = wanted.pop()
+        if number in seen:
+            continue
+        seen.add(number)
+        node = function.nodes[number]
+        if node.type.axis("block") is not None:
+            largest = max(largest, math.prod(lanes_of(axis.size or 1) for axis in node.type.axes))
+        types = tuple(function.nodes[each].type for each in node.inputs)
+        if node.op == "GeMM":
+            if wants_dot(types):  # type: ignore[arg-type]
+                products = True
+            else:
+                _, _, contracted, _ = contraction(*types)
+                if node.type.axis("block") is not None:
+                    made = math.prod(lanes_of(axis.size or 1) for axis in node.type.axes)
+                    largest = max(largest, made * lanes_of(contracted.size or 1))
+        if number not in stop or number in outputs:
+            wanted += node.inputs
+    return largest, products
