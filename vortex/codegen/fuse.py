@@ -148,6 +148,21 @@ def inner_elements(type_: TensorType) -> int:
     return math.prod(axis.size or 1 for axis in inner(type_))
 
 
+def reached(function: Function) -> set[int]:
+    """Nodes that the result and the stores depend on, through operands and through restricted axes."""
+    wanted = [store.value for store in function.stores]
+    if function.result is not None:
+        wanted.append(function.result)
+    found: set[int] = set()
+    while wanted:
+        number = wanted.pop()
+        if number not in found:
+            found.add(number)
+            node = function.nodes[number]
+            wanted += [*node.inputs, *(axis.subset for axis in node.type.axes if axis.subset is not None)]
+    return found
+
+
 MEMORY = ("Input", "Entry", "State")
 
 
@@ -163,7 +178,7 @@ class Planner:
     buffers: list[Buffer] = field(default_factory=list)
 
     def plan(self) -> Plan:
-        needed = sorted(self._needed())
+        needed = sorted(reached(self.function))
         for number in needed:
             self.levels[number] = self._level(number)
         tasks: dict[int, list[tuple[int, Output]]] = {}
@@ -178,11 +193,6 @@ class Planner:
         return Plan(tuple(merge_rows(steps)), tuple(self.buffers))
 
     # Levels
-
-    def _needed(self) -> set[int]:
-        from vortex.vtensor.evaluate import needed
-
-        return needed(self.function)
 
     def _level(self, number: int) -> int:
         """The level at which a node's value can be evaluated from memory."""
