@@ -71,11 +71,22 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Select:
-    """A selection kernel over the scores kept under `scores`; `node` is the set it makes."""
+    """A selection kernel.
+
+    node      the set it makes
+    buffer    key of the row of scores (or of a boolean's 0 and 1) that it reads
+    final     whether the set is what is attended
+    reserves  whether sinks and recent blocks belong to the set
+    shares    whether KV heads may share their scores before it
+    inner     whether later kernels run over its members, so that it must hold what the flow asked for
+    """
 
     node: int
-    scores: int
+    buffer: str
     final: bool
+    reserves: bool
+    shares: bool
+    inner: bool = False
 
 
 Step = Kernel | Select
@@ -190,7 +201,9 @@ class Planner:
             self._run_level(level, tasks[level], steps)
         self._final(steps)
         self._states(steps)
-        return Plan(tuple(merge_rows(steps)), tuple(self.buffers))
+        domains = {each.domain for step in steps if isinstance(step, Kernel) for each in step.passes}
+        marked = [replace(each, inner=each.node in domains) if isinstance(each, Select) else each for each in steps]
+        return Plan(tuple(merge_rows(marked)), tuple(self.buffers))
 
     # Levels
 
@@ -295,10 +308,11 @@ class Planner:
             self._run_domain(domain, outputs, steps)
         for node in chosen:
             source = self.function.nodes[node].inputs[0]
-            steps.append(Select(node, source, final=node == self.function.result))
+            final = node == self.function.result
+            steps.append(Select(node, f"scores_{source}", final, reserves=True, shares=True))
         for _, output in work:
             if output.how == "mask":
-                steps.append(Select(output.node, output.node, final=False))
+                steps.append(Select(output.node, f"mask_{output.node}", False, reserves=False, shares=False))
 
     def _run_domain(self, domain: int | None, outputs: list[Output], steps: list[Step]) -> None:
         """One domain at one level: heavy values in a map kernel, what needs the whole row in a row kernel."""
@@ -353,7 +367,7 @@ class Planner:
         assert result is not None
         if not self._is_made_set(result):
             self._run_domain(None, [Output(result, "mask")], steps)
-            steps.append(Select(result, result, final=True))
+            steps.append(Select(result, f"mask_{result}", True, reserves=True, shares=False))
 
     def _states(self, steps: list[Step]) -> None:
         """New values of states, after everything that reads the old ones."""

@@ -1,0 +1,289 @@
+"""A compiled flow: what engines plan, summarise and select with. Nothing in a step waits for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from vortex.codegen.build import Built, KernelSource, Options, build, stored_type
+from vortex.codegen.fuse import Kernel
+from vortex.codegen.memory import Argument
+from vortex.codegen.storage import DeviceStorage, SetMemory, Workspace, allocate, torch_dtype, workspace
+from vortex.codegen.templates import load_source, render
+from vortex.dsl.ir import Program
+from vortex.dsl.policy import Layers
+from vortex.vtensor.batch import Batch, BatchError, Heads
+from vortex.vtensor.pool import KVPool
+from vortex.vtensor.selection import Selection
+from vortex.vtensor.weights import load_weights
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from torch import Tensor
+
+WORKERS = 8448
+"""Thread blocks of a map kernel at most: two for each of the 32 that each of 132 multiprocessors holds."""
+
+
+class CompiledFlow:
+    """Runs a program's kernels on a device (or in Triton's interpreter).
+
+    shortcut  rows whose budget covers all their blocks are marked dense; off, what is selected decides
+    weights   values of parameters [layers,] [kv heads,] axes…; by default as the program declares them
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        options: Options | None = None,
+        *,
+        shortcut: bool = True,
+        weights: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        if program.policy.reuse_steps != 1:
+            raise BatchError("reuse_steps other than 1 is not compiled yet: run the flow with --set reuse_steps=1")
+        if program.policy.reuse_layers != 1 and program.states:
+            raise BatchError("reuse_layers: a flow with state runs its indexer in every layer")
+        self.built: Built = build(program, options)
+        self.program = program
+        self.block_size = program.policy.block_size
+        self.shortcut = shortcut
+        self.weights = dict(weights) if weights is not None else load_weights(program)
+        self.modules: dict[str, ModuleType] = {}
+        self.workspaces: dict[tuple[Any, ...], Workspace] = {}
+        self.dense_layers = Layers.parse(program.policy.dense_layers).numbers(program.shape.layers)
+
+    # Memory
+
+    def allocate(
+        self, *, layers: int, pool_blocks: int, slots: int, max_blocks: int, heads: Heads, device: Any
+    ) -> DeviceStorage:
+        self._check(heads)
+        self.weights = {
+            name: value.to(device, torch_dtype(self.program.weight(name).dtype)) for name, value in self.weights.items()
+        }
+        return allocate(
+            self.built, layers=layers, pool_blocks=pool_blocks, slots=slots, max_blocks=max_blocks, heads=heads,
+            device=device,
+        )  # fmt: skip
+
+    def _check(self, heads: Heads) -> None:
+        shape = self.program.shape
+        if (heads.group, heads.dim) != (shape.group, shape.head_dim):
+            raise BatchError(
+                f"heads: the flow was traced for a group of {shape.group} and head dim {shape.head_dim}, got {heads}"
+            )
+
+    def reset_slot(self, storage: DeviceStorage, slot: int) -> None:
+        for layer in storage.states:
+            for state in self.program.states:
+                layer[state.name][slot] = float(state.default)
+
+    def workspace(self, storage: DeviceStorage, requests: int, blocks_per_page: int, device: Any) -> Workspace:
+        """Scratch memory for batches of this many rows: made before a graph is captured."""
+        key = (requests, storage.max_blocks, storage.heads, blocks_per_page, str(device))
+        if key not in self.workspaces:
+            self.workspaces[key] = workspace(
+                self.built, requests, storage.max_blocks, storage.heads, blocks_per_page, device
+            )
+        return self.workspaces[key]
+
+    # Launching
+
+    def _kernel(self, source: KernelSource, function: str | None = None) -> Any:
+        if source.name not in self.modules:
+            self.modules[source.name] = load_source(source.source, source.name)
+        return getattr(self.modules[source.name], function or source.name)
+
+    def _value(
+        self, argument: Argument, storage: DeviceStorage, layer: int, q: Tensor | None, pool: KVPool,
+        space: Workspace | None,
+    ) -> Any:  # fmt: skip
+        """What one argument of a kernel stands for."""
+        kind, name = argument.kind, argument.name
+        if kind == "input":
+            return q if name == "q" else pool.tensors[name]
+        if kind == "stride":
+            source, axis = name.rsplit("_", 1)
+            tensor = q if source == "q" else pool.tensors[source]
+            assert tensor is not None
+            return tensor.stride({"row": 0, "slot": 0, "head": 1}[axis])
+        if kind == "scale":
+            return self._scale(pool, name)
+        if kind == "entry":
+            return storage.entries[layer][name]
+        if kind == "entry_scale":
+            return storage.scales[layer][name]
+        if kind == "state":
+            return storage.states[layer][name]
+        if kind == "weight":
+            value = self.weights[name]
+            return value[layer] if self.program.weight(name).per_layer else value
+        assert space is not None
+        if kind == "buffer":
+            return space.buffers[name]
+        made = space.sets[int(name)]
+        return {"ids": made.out.ids, "counts": made.out.counts, "width": made.width}[kind]
+
+    def _scale(self, pool: KVPool, name: str) -> Tensor:
+        """The factor of 8-bit values as a device scalar, made once."""
+        import torch
+
+        scales = self.__dict__.setdefault("_scales", {})
+        key = (pool.scale(name), str(pool.tensors[name].device))
+        if key not in scales:
+            scales[key] = torch.tensor([key[0]], dtype=torch.float32, device=pool.tensors[name].device)
+        return scales[key]
+
+    def plan(self, storage: DeviceStorage, batch: Batch) -> None:
+        """Sizes, budgets and chunks of a step, from the lengths on the device. Once a step, for all layers."""
+        space = self.workspace(storage, batch.requests, batch.blocks_per_page, batch.lengths.device)
+        policy = self.program.policy
+        below = 0 if policy.dense_below == "auto" else int(policy.dense_below)
+        lists = [each for tile in self.built.tiles for each in space.work[tile]]
+        self._kernel(self.built.kernel("plan"), "plan_step")[(batch.requests,)](
+            batch.lengths, batch.requests, space.finished, space.take, space.dense, *lists,
+            BLOCK_SIZE=self.block_size, SINKS=policy.sink_blocks, RECENT=policy.recent_blocks, DENSE_BELOW=below,
+            REQUESTS=_power(batch.requests), CAPACITY=space.capacity, LAYERS=self.program.shape.layers, FILL=128,
+            num_warps=1,
+        )  # fmt: skip
+        space.planned = batch
+
+    # Summaries
+
+    def summarise(self, storage: DeviceStorage, layer: int, pool: KVPool, block_ids: Tensor) -> None:
+        """Writes the entries of pool blocks of one layer; `block_ids`: int64 [m]."""
+        if not self.program.entries or not block_ids.numel():
+            return
+        source = self.built.kernel("summarise")
+        values = [self._value(each, storage, layer, None, pool, None) for each in source.arguments]
+        kernel = self._kernel(source, "summarise_blocks")
+        for ids in block_ids.split(65535):
+            kernel[(storage.heads.kv, len(ids))](ids, *values, HEADS=storage.heads.kv, num_warps=1)
+
+    def bind_layers(self, storage: DeviceStorage, pools: list[KVPool]) -> None:
+        """Makes the table of addresses through which one kernel summarises all layers. Once, before capture."""
+        import torch
+
+        source = self.built.kernel("summarise")
+        pointers = [each for each in source.arguments if each.kind != "stride"]
+        strides = {tuple(pool.tensors[name].stride() for name in sorted(pool.tensors)) for pool in pools}
+        if len(strides) > 1:
+            raise BatchError("pools: layers of different strides cannot be summarised by one kernel")
+        rows = []
+        for layer, pool in enumerate(pools):
+            rows.append([self._value(each, storage, layer, None, pool, None).data_ptr() for each in pointers])
+        storage.layer_table = torch.tensor(rows, dtype=torch.int64, device=pools[0].tensors["k"].device)
+
+    def summarise_step(self, storage: DeviceStorage, pool: KVPool, batch: Batch) -> None:
+        """At the start of a decode step: entries of every finished block of the batch that is not valid.
+
+        `pool` gives strides, of any layer; `bind_layers` was called. Marks the blocks valid. Capturable.
+        """
+        if not self.program.entries:
+            return
+        if storage.layer_table is None:
+            raise BatchError("summarise_step: call bind_layers with the pools of all layers first")
+        source = self.built.kernel("summarise")
+        space = self.workspace(storage, batch.requests, batch.blocks_per_page, batch.lengths.device)
+        common = (batch.lengths, batch.page_table, batch.page_table.stride(0), storage.valid, space.repair)
+        sizes = {"BLOCK_SIZE": self.block_size, "BLOCKS_PER_PAGE": batch.blocks_per_page}
+        self._kernel(source, "scan_step")[(batch.requests,)](*common, **sizes, TILE=1024, num_warps=4)
+        strides = [
+            self._value(each, storage, 0, None, pool, None) for each in source.arguments if each.kind == "stride"
+        ]
+        layers = storage.layer_table.shape[0]
+        self._kernel(source, "summarise_step")[(storage.heads.kv, batch.requests, layers)](
+            *common, storage.layer_table, *strides, HEADS=storage.heads.kv, **sizes, num_warps=1
+        )
+        self._kernel(source, "mark_step")[(batch.requests,)](*common, **sizes, TILE=1024, num_warps=4)
+
+    # Selection
+
+    def select(self, storage: DeviceStorage, layer: int, q: Tensor, pool: KVPool, batch: Batch) -> Selection:
+        """The attended blocks of every (request, KV head). The tables belong to the flow: the next call of this
+        batch shape writes them again."""
+        self._check(batch.heads)
+        space = self.workspace(storage, batch.requests, batch.blocks_per_page, batch.lengths.device)
+        if space.planned is not batch:
+            self.plan(storage, batch)
+        leader = layer - layer % self.program.policy.reuse_layers
+        if leader == layer and not (layer in self.dense_layers and self.shortcut and not self.program.states):
+            for number, step in enumerate(self.built.plan.steps):
+                if isinstance(step, Kernel):
+                    self._launch(step, number, storage, layer, q, pool, batch, space)
+                else:
+                    self._select(space.sets[step.node], layer, batch, space)
+        return self._selection(space, layer)
+
+    def _launch(
+        self, step: Kernel, number: int, storage: DeviceStorage, layer: int, q: Tensor, pool: KVPool, batch: Batch,
+        space: Workspace,
+    ) -> None:  # fmt: skip
+        source = self.built.of_step(number)
+        assert source.schedule is not None
+        tile = source.schedule.tile
+        heads = storage.heads.kv
+        chunks = -(-space.capacity // tile)
+        listed = space.work.get(tile, (space.everything, space.everything))
+        if step.kind == "row":
+            grid = (heads, batch.requests)
+        elif step.passes[0].domain is None:
+            grid = (heads, min(batch.requests * chunks, max(WORKERS // heads, 1)))
+        else:
+            chunks = -(-space.sets[step.passes[0].domain].width // tile)
+            grid = (heads, batch.requests * chunks)
+        values = [self._value(each, storage, layer, q, pool, space) for each in source.arguments]
+        self._kernel(source)[grid](
+            batch.lengths, batch.page_table, batch.page_table.stride(0), batch.slots, *listed, *values,
+            HEADS=heads, BLOCK_SIZE=self.block_size, BLOCKS_PER_PAGE=batch.blocks_per_page,
+            CAPACITY=space.capacity, STATE_BLOCKS=storage.max_blocks, CHUNKS=chunks, TILE=tile,
+            num_warps=source.schedule.warps,
+        )  # fmt: skip
+
+    def _select(self, made: SetMemory, layer: int, batch: Batch, space: Workspace) -> None:
+        scores = space.buffers[made.step.buffer].view(-1, space.capacity)
+        if self.program.policy.share_heads and made.step.shares:
+            self._combine(scores, batch, space)
+        take = space.everything if made.take is None else space.take[made.take, layer]
+        dense = space.dense[layer] if self._lists_dense(made, space) else None
+        made.selector.run(
+            scores, space.finished, take, made.out, layer=layer, bound=made.bound, dense=dense, lengths=batch.lengths
+        )
+
+    def _lists_dense(self, made: SetMemory, space: Workspace) -> bool:
+        """Whether rows that are attended densely are to list all their blocks here."""
+        return self.shortcut and made.step.final and not made.step.inner and made.width > space.capacity
+
+    def _combine(self, scores: Tensor, batch: Batch, space: Workspace) -> None:
+        how = str(self.program.policy.share_heads)
+        if "combine" not in self.modules:
+            self.modules["combine"] = load_source(render("combine.py.jinja", origin=[], how=how), "combine")
+        heads = scores.shape[0] // batch.requests
+        workers = min(-(-space.capacity // 256), 64)
+        self.modules["combine"].combine_heads[(workers, batch.requests)](
+            batch.lengths, scores, HEADS=heads, HEAD_LANES=_power(heads), BLOCK_SIZE=self.block_size,
+            CAPACITY=space.capacity, TILE=256, num_warps=4,
+        )  # fmt: skip
+
+    def _selection(self, space: Workspace, layer: int) -> Selection:
+        import torch
+
+        result = self.program.indexer.result
+        assert result is not None
+        made = space.sets[result]
+        policy = self.program.policy
+        if not self.shortcut:
+            return Selection(made.out.ids, made.out.counts, torch.zeros_like(space.dense[layer]).view(torch.bool))
+        # Rows that the budget covers list their blocks anyway; only other dense rows may not.
+        budget_alone = not self.dense_layers and policy.dense_below == 0 and not made.step.inner
+        lists = self._lists_dense(made, space) or (budget_alone and made.take is not None)
+        return Selection(made.out.ids, made.out.counts, space.dense[layer].view(torch.bool), lists)
+
+
+def _power(count: int) -> int:
+    return 1 << max(count - 1, 0).bit_length()
+
+
+__all__ = ["CompiledFlow", "Options", "stored_type"]
