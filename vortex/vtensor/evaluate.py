@@ -209,9 +209,9 @@ class Evaluation:
         self.types = tuple(node.type for node in function.nodes)
         self._one_by_one = frozenset(one_by_one)
         self.varies = self._varying(frozenset(varying), frozenset(weights_per_lane))
-        needed = _needed(function)
+        kept = needed(function)
         self.steps = [
-            self._step(number, node) for number, node in enumerate(function.nodes) if number in needed
+            self._step(number, node) for number, node in enumerate(function.nodes) if number in kept
         ]
         self._needs_lanes = any(
             step.by_lane or any(map(_ragged, (step.node.type, *step.types))) for step in self.steps
@@ -330,4 +330,4 @@ def needed(function: Function) -> set[int]:
         found.add(number)
         node = function.nodes[number]
         wanted += [*node.inputs, *(axis.subset for axis in node.type.axes if axis.subset is not None)]
-    return needed
+    return found

@@ -35,10 +35,10 @@ def listed(attended: Tensor, dense: Tensor) -> Selection:
     import torch
 
     counts = attended.sum(-1, dtype=torch.int32)
-    width = int(counts.max()) if counts.numel() else 0
+    width = max(counts.flatten().tolist(), default=0)
     ids = torch.full((*counts.shape, width), -1, dtype=torch.int32, device=attended.device)
-    places = torch.arange(width, device=attended.device) < counts[..., None]
-    ids[places] = attended.nonzero()[:, -1].to(torch.int32)
+    places = torch.arange(width, dtype=torch.int32, device=attended.device) < counts[..., None]
+    ids.masked_scatter_(places, attended.nonzero()[:, -1].to(torch.int32))
     return Selection(ids, counts, dense)
 
 
