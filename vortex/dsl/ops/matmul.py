@@ -7,6 +7,7 @@ from typing import Any
 
 from vortex.dsl.axes import NAMED, Axis, TensorType, arranged, distinct, unite
 from vortex.dsl.ir import Node
+from vortex.dsl.ops.support import reorder
 from vortex.dsl.problem import Problem
 from vortex.dsl.registry import Inferred, Pads, operator
 
@@ -49,24 +50,19 @@ def _reference(node: Node, types: tuple[TensorType, ...]) -> Callable[..., Any]:
     batch = node.type.axes[: len(batch)]
     a, b = types
 
-    def lift(x: Any, source: TensorType, matrix_axes: int) -> Any:
-        """Operand with its batch axes arranged and missing ones added as size 1."""
-        names = [axis.name for axis in source.axes[:-matrix_axes]]
-        order = [names.index(axis.name) for axis in batch if axis.name in names]
-        x = x.permute(*order, *range(len(names), len(source.axes)))
-        for position, axis in enumerate(batch):
-            if axis.name not in names:
-                x = x.unsqueeze(position)
-        return x
+    outer = [axis.name for axis in batch]
+    left, right = ("(row)", "(depth)"), ("(depth)", "(column)")
+    view_a = reorder([*(axis.name for axis in a.axes[:-2]), *left], [*outer, *left])
+    view_b = reorder([*(axis.name for axis in b.axes[:-2]), *right], [*outer, *right])
 
     def evaluate(run: Any, x: Any, y: Any) -> Any:
         x = x if x.dtype == run.dtype else x.to(run.dtype)
         y = y if y.dtype == run.dtype else y.to(run.dtype)
         if not batch:
             return torch.matmul(x, y)
-        x = lift(x if rows else x.unsqueeze(-2), a if rows else TensorType((Axis("", 1), *a.axes)), 2)
-        y = lift(y if columns else y.unsqueeze(-1), b if columns else TensorType((*b.axes, Axis("", 1))), 2)
-        result = torch.matmul(x, y)
+        x = x if rows else x.unsqueeze(-2)
+        y = y if columns else y.unsqueeze(-1)
+        result = torch.matmul(view_a(x) if view_a else x, view_b(y) if view_b else y)
         result = result if rows else result.squeeze(-2)
         return result if columns else result.squeeze(-1)
 
