@@ -261,7 +261,7 @@ def test_an_operator_without_effect_goes(tmp_path, text, gone):
 )  # fmt: skip
 def test_what_would_change_nan_inf_or_a_signed_zero_stays(tmp_path, text):
     program = flow(tmp_path, f'{SCORES}return topK(Max({text}, dim="head"))', CENTROIDS)
-    result, rewrites = identities(program)
+    result, _ = identities(program)
     kept = [
         node.op for node in result.indexer.nodes if node.op in ("Mul", "Add", "Sub", "Div", "Pow", "Cast")
     ]

@@ -11,12 +11,14 @@ from vortex.dsl.axes import TensorType
 from vortex.dsl.ir import Attribute, Function, Location, Node, Program, Store
 from vortex.dsl.lint import consumers
 from vortex.dsl.ops.inputs import LEAVES
-from vortex.dsl.problem import Problem
 from vortex.dsl.registry import FUNCTION, OPERATORS
 from vortex.dsl.trace import fill_subset
 from vortex.dsl.verify import call_form
 
-__all__ = ["FUNCTIONS", "Builder", "Rewrite", "consumers", "dependencies", "expression", "live", "rebuild"]
+__all__ = [
+    "FUNCTIONS", "Builder", "Rewrite", "consumers", "dependencies", "expression", "function_of", "live", "rebuild",
+    "with_function",
+]  # fmt: skip
 
 FUNCTIONS = ("cache", "indexer")
 
@@ -179,84 +181,3 @@ def with_function(program: Program, which: str, function: Function) -> Program:
 
 def function_of(program: Program, which: str) -> Function:
     return program.cache if which == "cache" else program.indexer
-
-
-class Edit(Builder):
-    """One sweep over a function: old nodes are read, new ones appended.
-
-    old    the function that is being rewritten
-    new    old number -> new number, for the nodes already passed
-    uses   old number -> how many nodes, stores and results need it
-    """
-
-    def __init__(self, program: Program, which: str) -> None:
-        super().__init__(which)
-        self.program = program
-        self.old = function_of(program, which)
-        self.new: dict[int, int] = {}
-        self.uses = [len(each) for each in consumers(self.old).values()]
-        for root in (*(store.value for store in self.old.stores), self.old.result):
-            if root is not None:
-                self.uses[root] += 1
-        self.place: Location | None = None
-
-    def node(self, number: int) -> Node:
-        """A node of the old function."""
-        return self.old.nodes[number]
-
-    def add(self, op: str, *inputs: int, location: Location | None = None, **attrs: Any) -> int:
-        """As Builder.add; a new node stands where the one that is being replaced stood."""
-        return super().add(op, *inputs, location=location or self.place, **attrs)
-
-    def number_of(self, number: int) -> float | int | bool | None:
-        """The value of an old node that is a constant, else None."""
-        node = self.node(number)
-        return node.attr("value") if node.op == "Const" else None  # type: ignore[return-value]
-
-
-Rule = Callable[[Edit, int], int | None]
-"""(edit, old number) -> the new node that takes its place, or None. It applies only where the type stays."""
-
-Judge = Callable[[Edit, int, int, int], str | None]
-"""(edit, old number, new number, first node the rule added) -> what is saved, or None to refuse."""
-
-
-def sweep(
-    program: Program, which: str, name: str, rules: Sequence[Rule], judge: Judge
-) -> tuple[Program, list[Rewrite]]:
-    """Every node of a function once, rewritten by the first rule that applies."""
-    edit = Edit(program, which)
-    rewrites: list[Rewrite] = []
-    for number, node in enumerate(edit.old.nodes):
-        edit.place = node.location
-        copied = edit.infer(replace(node, inputs=tuple(edit.new[each] for each in node.inputs)))
-        for rule in rules:
-            start = len(edit.nodes)
-            try:
-                made = rule(edit, number)
-            except Problem:  # the operands do not fit the form that the rule would give them
-                made = None
-            saved = None
-            if made is not None and edit.type(made) == copied.type:
-                saved = judge(edit, number, made, start)
-            if made is not None and saved is not None:
-                edit.new[number] = made
-                rewrites.append(
-                    Rewrite(
-                        name,
-                        node.location,
-                        expression(edit.old.nodes, number),
-                        expression(edit.nodes, made),
-                        saved,
-                    )
-                )
-                break
-            del edit.nodes[start:]
-        else:
-            edit.nodes.append(copied)
-            edit.new[number] = len(edit.nodes) - 1
-    if not rewrites:
-        return program, []
-    stores = [replace(store, value=edit.new[store.value]) for store in edit.old.stores]
-    result = None if edit.old.result is None else edit.new[edit.old.result]
-    return with_function(program, which, edit.finish(stores, result)), rewrites

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from vortex.codegen.graph import Edit, Rule
+from vortex.codegen.edit import Edit, Rule
 
 NEVER_NEGATIVE_ZERO = ("Exp", "Sigmoid", "Abs", "L2Norm", "Softmax")
 """Operators whose fp32 results are never -0."""
@@ -20,11 +20,11 @@ def _is_one(value: object) -> bool:
     return value is not None and not isinstance(value, bool) and value == 1
 
 
-def _zero_sign(value: object) -> float | None:
+def _zero_sign(value: float | None) -> float | None:
     """+1 or -1 for a zero that is no boolean, else None."""
     if value is None or isinstance(value, bool) or value != 0:
         return None
-    return math.copysign(1.0, value)  # type: ignore[arg-type]
+    return math.copysign(1.0, value)
 
 
 def multiply_by_one(edit: Edit, number: int) -> int | None:

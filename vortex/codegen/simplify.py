@@ -9,23 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from vortex.codegen.edit import Edit, Rule, sweep
 from vortex.codegen.folding import folded
 from vortex.codegen.graph import (
     FUNCTIONS,
     Builder,
-    Edit,
     Rewrite,
-    Rule,
     expression,
     function_of,
     live,
     rebuild,
-    sweep,
     with_function,
 )
 from vortex.codegen.identities import IDENTITIES
 from vortex.codegen.rewrite import rewrite_algebra
 from vortex.dsl.ir import Function, Node, Program
+from vortex.dsl.ops.inputs import LEAVES
 from vortex.dsl.verify import verify as verify_program
 
 Pass = Callable[[Program], tuple[Program, tuple[Rewrite, ...]]]
@@ -101,26 +100,30 @@ def common_subexpressions(program: Program) -> tuple[Program, tuple[Rewrite, ...
     """Computes equal values once."""
     rewrites: list[Rewrite] = []
     for which in FUNCTIONS:
-        function = function_of(program, which)
-        seen: dict[tuple[object, ...], int] = {}
-
-        def emit(
-            builder: Builder, number: int, inputs: tuple[int, ...], function: Function = function
-        ) -> int:
-            node = builder.infer(replace(function.nodes[number], inputs=inputs))
-            key = _key(node)
-            if key not in seen:
-                builder.nodes.append(node)
-                seen[key] = len(builder.nodes) - 1
-            elif node.inputs or node.op not in ("Const", "Input", "Entry", "State", "Weight"):
-                text = expression(function.nodes, number)
-                rewrites.append(
-                    Rewrite("common subexpressions", node.location, text, "computed once", "a repetition")
-                )
-            return seen[key]
-
-        program = with_function(program, which, rebuild(which, function, emit))
+        function, found = _shared(which, function_of(program, which))
+        program = with_function(program, which, function)
+        rewrites += found
     return program, tuple(rewrites)
+
+
+def _shared(which: str, function: Function) -> tuple[Function, list[Rewrite]]:
+    seen: dict[tuple[object, ...], int] = {}
+    rewrites: list[Rewrite] = []
+
+    def emit(builder: Builder, number: int, inputs: tuple[int, ...]) -> int:
+        node = builder.infer(replace(function.nodes[number], inputs=inputs))
+        key = _key(node)
+        if key not in seen:
+            builder.nodes.append(node)
+            seen[key] = len(builder.nodes) - 1
+        elif node.op not in LEAVES:
+            text = expression(function.nodes, number)
+            rewrites.append(
+                Rewrite("common subexpressions", node.location, text, "the value above", "computing it again")
+            )
+        return seen[key]
+
+    return rebuild(which, function, emit), rewrites
 
 
 def _key(node: Node) -> tuple[object, ...]:
