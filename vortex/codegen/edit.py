@@ -14,9 +14,10 @@ from vortex.dsl.problem import Problem
 class Edit(Builder):
     """One sweep over a function: old nodes are read, new ones appended.
 
-    old    the function that is being rewritten
-    new    old number -> new number, for the nodes already passed
-    uses   old number -> how many nodes, stores and results need it
+    old     the function that is being rewritten
+    new     old number -> new number, for the nodes already passed
+    uses    old number -> how many nodes, stores and results need it
+    reused  new numbers that accepted rewrites of this sweep read
     """
 
     def __init__(self, program: Program, which: str) -> None:
@@ -24,6 +25,7 @@ class Edit(Builder):
         self.program = program
         self.old = function_of(program, which)
         self.new: dict[int, int] = {}
+        self.reused: set[int] = set()
         self.uses = [len(each) for each in consumers(self.old).values()]
         for root in (*(store.value for store in self.old.stores), self.old.result):
             if root is not None:

@@ -82,12 +82,12 @@ class Builder:
         """
         return self._append(Node(op, inputs, tuple(attrs.items()), TensorType(()), location))
 
+    def again(self, node: Node, *inputs: int) -> int:
+        """The operator and the attributes of a node on operands of this function; a leaf keeps its table's type."""
+        return self._append(replace(node, inputs=inputs))
+
     def constant(self, value: float | int | bool, location: Location | None = None) -> int:
         return self.add("Const", location=location, value=value)
-
-    def copy(self, node: Node, inputs: tuple[int, ...]) -> int:
-        """A node of another function with its operands in this one; a leaf keeps the type of its table."""
-        return self._append(replace(node, inputs=inputs))
 
     def infer(self, node: Node) -> Node:
         """The node with the type and the attributes that its rule concludes from its operands here."""
@@ -122,7 +122,7 @@ class Builder:
         numbers: dict[int, int] = {}
         for number, node in enumerate(self.nodes):
             if number in needed:
-                numbers[number] = compact.copy(node, tuple(numbers[each] for each in node.inputs))
+                numbers[number] = compact.again(node, *(numbers[each] for each in node.inputs))
         return Function(
             tuple(compact.nodes),
             tuple(replace(store, value=numbers[store.value]) for store in stores),
@@ -144,9 +144,12 @@ INFIX = {"Add": "+", "Sub": "-", "Mul": "*", "Div": "/", "Pow": "**", "GeMM": "@
 
 
 def expression(nodes: Sequence[Node], number: int, limit: int = 160) -> str:
-    """A value as an author would write it, on one line of ASCII, cut where it is longer than `limit`."""
-    text = _expression(nodes, number, 12)
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+    """A value as an author would write it, on one line of ASCII; what makes it longer than `limit` becomes `...`."""
+    for depth in (12, 8, 6, 4, 3, 2):
+        text = _expression(nodes, number, depth)
+        if len(text) <= limit:
+            return text
+    return text[: limit - 3] + "..."
 
 
 def _expression(nodes: Sequence[Node], number: int, depth: int) -> str:
