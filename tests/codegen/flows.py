@@ -1,0 +1,124 @@
+"""Flows written in a test, traced for a small model and evaluated eagerly for one KV head."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vortex.dsl.ir import Program, Shape
+from vortex.dsl.load import trace_file
+from vortex.dsl.policy import Budget
+from vortex.vtensor.evaluate import Evaluation, Run
+from vortex.vtensor.weights import load_weights
+
+SMALL = Shape(query_heads=6, kv_heads=2, head_dim=8, layers=2)
+BLOCKS = 37
+_numbers = itertools.count()
+
+
+def flow(tmp_path: Path, indexer: str, cache: str = "", **policy: Any) -> Program:
+    """The program of a flow with these method bodies; fails with the diagnostics where there are errors."""
+    lines = ["from vortex import *", "", "class F(vFlow):", "    block_size = 4", "    budget = 9"]
+    lines += [f"    {name} = {value!r}" for name, value in policy.items()]
+    for signature, body in (("forward_cache(c)", cache), ("forward_indexer(q, c)", indexer)):
+        if body:
+            lines += [f"    def {signature}:"] + [
+                f"        {line.strip()}" for line in body.strip().splitlines()
+            ]
+    path = tmp_path / f"flow{next(_numbers)}.py"
+    path.write_text("\n".join(lines) + "\n")
+    traced = trace_file(path, shape=SMALL)
+    assert traced.program is not None, [error.message for error in traced.errors]
+    return traced.program
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Stores by name, the chosen blocks, and the scores that a final topK ranked."""
+
+    stores: dict[str, Any]
+    chosen: list[int]
+    scores: torch.Tensor | None
+
+
+def evaluate(
+    program: Program, seed: int = 0, blocks: int = BLOCKS, dtype: torch.dtype = torch.float64
+) -> Outcome:
+    """One KV head of one request on random keys, values and queries; entries are kept without rounding."""
+    generator = torch.Generator().manual_seed(seed)
+    size, shape = program.policy.block_size, program.shape
+
+    def random(*sizes: int) -> torch.Tensor:
+        return torch.randn(sizes, generator=generator, dtype=torch.float64).to(dtype)
+
+    inputs = {"k": random(blocks, size, shape.head_dim), "v": random(blocks, size, shape.head_dim)}
+    q = random(shape.group, shape.head_dim)
+    weights = load_weights(program)
+
+    def weight(name: str) -> torch.Tensor:
+        declared = program.weight(name)
+        value = weights[name][0] if declared.per_layer else weights[name]
+        return value[0] if declared.per_kv else value
+
+    def run(sources: dict[str, Any]) -> Run:
+        return Run({"weight": weight, **sources}, blocks=blocks, sinks=1, recent=1, dtype=dtype,
+                   take=lambda k: (9 if k is None else _size(k)) - 1, device=torch.device("cpu"))  # fmt: skip
+
+    entries: dict[str, list[torch.Tensor]] = {entry.name: [] for entry in program.entries}
+    cache = Evaluation(program.cache)
+    for block in range(blocks if entries else 0):
+        one = run({"input": lambda name, block=block: inputs[name][block]})
+        cache.evaluate([one])
+        for store in program.cache.stores:
+            entries[store.name].append(one.values[store.value])
+
+    def state(name: str) -> torch.Tensor:
+        declared = program.state(name)
+        sizes = [blocks if axis.size is None else axis.size for axis in declared.axes]
+        return torch.full(sizes, declared.default, dtype=torch.bool if declared.dtype == "bool" else dtype)
+
+    whole = run({
+        "input": lambda name: q if name == "q" else inputs[name],
+        "entry": lambda name: torch.stack(entries[name]) if blocks else torch.zeros(_empty(program, name), dtype=dtype),
+        "state": state,
+    })  # fmt: skip
+    Evaluation(program.indexer).evaluate([whole])
+    result = program.indexer.result
+    node = program.indexer.nodes[result]
+    scores = whole.values[node.inputs[0]] if node.op in ("topK", "topP", "Threshold") else None
+    stores = {store.name: whole.values[store.value] for store in program.indexer.stores}
+    return Outcome(stores, whole.members(result).tolist(), scores)
+
+
+def _size(k: int | str) -> int:
+    return Budget.parse(k).evaluate(tokens=BLOCKS * 4 + 1, block_size=4)
+
+
+def _empty(program: Program, name: str) -> tuple[int, ...]:
+    return (0, *(axis.size or 0 for axis in program.entry(name).axes))
+
+
+def assert_same(
+    before: Program, after: Program, seed: int = 0, scores: bool = True, exact: bool = False
+) -> None:
+    """Both programs choose the same blocks and store the same values, to 1e-12 of the largest (or bit for bit)."""
+    one, two = evaluate(before, seed), evaluate(after, seed)
+    assert one.chosen == two.chosen
+    pairs = [(one.stores[name], two.stores[name]) for name in two.stores]
+    if scores and one.scores is not None:
+        pairs.append((one.scores, two.scores))
+    for left, right in pairs:
+        assert left.shape == right.shape
+        if exact or not left.is_floating_point():
+            assert torch.equal(left.nan_to_num(7.25), right.nan_to_num(7.25))
+        else:
+            scale = left[left.isfinite()].abs().max().item() if left.isfinite().any() else 1.0
+            torch.testing.assert_close(right, left, rtol=0, atol=1e-12 * max(scale, 1e-300), equal_nan=True)
+
+
+def ops(program: Program, which: str = "indexer") -> list[str]:
+    return [node.op for node in getattr(program, which).nodes]
