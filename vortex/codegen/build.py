@@ -11,6 +11,7 @@ from vortex.codegen.fuse import Kernel, Plan, Select, plan
 from vortex.codegen.memory import Argument
 from vortex.codegen.passes import Sweep, Writer, write_summary
 from vortex.codegen.schedule import Schedule, schedule
+from vortex.codegen.simplify import optimise
 from vortex.codegen.templates import render
 from vortex.dsl.ir import Program
 from vortex.dsl.policy import Budget, Layers
@@ -85,6 +86,7 @@ class Built:
 def build(program: Program, options: Options | None = None) -> Built:
     """Plans a program and writes its kernels."""
     options = options or Options()
+    program, rewrites = optimise(program)
     planned = plan(program)
     writer = Writer(program, planned, options.entry_dtype, options.kv_dtype)
     kernels: list[KernelSource] = []
@@ -94,9 +96,9 @@ def build(program: Program, options: Options | None = None) -> Built:
         if isinstance(step, Kernel):
             kernels.append(_kernel(program, writer, step, number))
     selections = tuple(step.node for step in planned.steps if isinstance(step, Select))
-    built = Built(program, options, planned, tuple(kernels), selections)
+    built = Built(program, options, planned, tuple(kernels), selections, rewrites)
     step_plan = KernelSource("plan", _plan_source(built))
-    return Built(program, options, planned, (step_plan, *kernels), selections)
+    return Built(program, options, planned, (step_plan, *kernels), selections, rewrites)
 
 
 def _origin(program: Program) -> list[str]:
