@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,8 +83,10 @@ class Built:
         return tuple(dict.fromkeys(found)) or (64,)
 
 
-def build(program: Program, options: Options | None = None) -> Built:
-    """Plans a program and writes its kernels."""
+def build(
+    program: Program, options: Options | None = None, schedules: Mapping[int, Schedule] | None = None
+) -> Built:
+    """Plans a program and writes its kernels; `schedules` replaces those of some steps of the plan."""
     options = options or Options()
     program, rewrites = optimise(program)
     planned = plan(program)
@@ -94,7 +96,8 @@ def build(program: Program, options: Options | None = None) -> Built:
         kernels.append(_summary(program, options))
     for number, step in enumerate(planned.steps):
         if isinstance(step, Kernel):
-            kernels.append(_kernel(program, writer, step, number))
+            chosen = (schedules or {}).get(number) or schedule(program, planned, step)
+            kernels.append(_kernel(program, writer, step, number, chosen))
     selections = tuple(step.node for step in planned.steps if isinstance(step, Select))
     built = Built(program, options, planned, tuple(kernels), selections, rewrites)
     step_plan = KernelSource("plan", _plan_source(built))
@@ -105,8 +108,9 @@ def _origin(program: Program) -> list[str]:
     return [f"flow {safe_comment(program.name)}", f"from {safe_comment(program.file)}"]
 
 
-def _kernel(program: Program, writer: Writer, kernel: Kernel, number: int) -> KernelSource:
-    chosen = schedule(program, writer.plan, kernel)
+def _kernel(
+    program: Program, writer: Writer, kernel: Kernel, number: int, chosen: Schedule
+) -> KernelSource:
     written = writer.write(kernel, chosen.tile)
     name = f"{kernel.kind}_{number}"
     source = render(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from vortex.codegen.build import Built, KernelSource, Options, build, stored_type
 from vortex.codegen.fuse import Kernel
 from vortex.codegen.memory import Argument
+from vortex.codegen.schedule import Schedule
 from vortex.codegen.storage import DeviceStorage, SetMemory, Workspace, allocate, torch_dtype, workspace
 from vortex.codegen.templates import load_source, render
 from vortex.dsl.ir import Program
@@ -20,10 +22,9 @@ from vortex.vtensor.weights import load_weights
 if TYPE_CHECKING:
     from types import ModuleType
 
+    import torch
     from torch import Tensor
 
-WORKERS = 8448
-"""Thread blocks of a map kernel at most: two for each of the 32 that each of 132 multiprocessors holds."""
 
 
 class CompiledFlow:
@@ -40,13 +41,14 @@ class CompiledFlow:
         *,
         shortcut: bool = True,
         weights: Mapping[str, Tensor] | None = None,
+        schedules: Mapping[int, Schedule] | None = None,
     ) -> None:
         if program.policy.reuse_steps != 1:
             raise BatchError("reuse_steps other than 1 is not compiled yet: run the flow with --set reuse_steps=1")
         if program.policy.reuse_layers != 1 and program.states:
             raise BatchError("reuse_layers: a flow with state runs its indexer in every layer")
-        self.built: Built = build(program, options)
-        self.program = program
+        self.built: Built = build(program, options, schedules)
+        self.program = program = self.built.program
         self.block_size = program.policy.block_size
         self.shortcut = shortcut
         self.weights = dict(weights) if weights is not None else load_weights(program)
@@ -230,7 +232,8 @@ class CompiledFlow:
         if step.kind == "row":
             grid = (heads, batch.requests)
         elif step.passes[0].domain is None:
-            grid = (heads, min(batch.requests * chunks, max(WORKERS // heads, 1)))
+            workers = max(source.schedule.workers * _multiprocessors(batch.lengths) // heads, 1)
+            grid = (heads, min(batch.requests * chunks, workers))
         else:
             chunks = -(-space.sets[step.passes[0].domain].width // tile)
             grid = (heads, batch.requests * chunks)
@@ -239,7 +242,7 @@ class CompiledFlow:
             batch.lengths, batch.page_table, batch.page_table.stride(0), batch.slots, *listed, *values,
             HEADS=heads, BLOCK_SIZE=self.block_size, BLOCKS_PER_PAGE=batch.blocks_per_page,
             CAPACITY=space.capacity, STATE_BLOCKS=storage.max_blocks, CHUNKS=chunks, TILE=tile,
-            num_warps=source.schedule.warps,
+            num_warps=source.schedule.warps, num_stages=source.schedule.stages,
         )  # fmt: skip
 
     def _select(self, made: SetMemory, layer: int, batch: Batch, space: Workspace) -> None:
@@ -280,6 +283,18 @@ class CompiledFlow:
         budget_alone = not self.dense_layers and policy.dense_below == 0 and not made.step.inner
         lists = self._lists_dense(made, space) or (budget_alone and made.take is not None)
         return Selection(made.out.ids, made.out.counts, space.dense[layer].view(torch.bool), lists)
+
+
+@lru_cache
+def _processors(device: torch.device) -> int:
+    import torch
+
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _multiprocessors(tensor: Tensor) -> int:
+    """Multiprocessors of the tensor's device; interpreted kernels run one after another."""
+    return _processors(tensor.device) if tensor.is_cuda else 2
 
 
 def _power(count: int) -> int:

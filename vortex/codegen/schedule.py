@@ -21,11 +21,14 @@ ROW_TILES = (16, 2048)
 
 @dataclass(frozen=True)
 class Schedule:
-    """tile: blocks of a chunk; warps of a thread block; elements: of the largest value per block."""
+    """tile: blocks of a chunk; warps of a thread block; stages of loads in flight; elements: of the largest value
+    per block; workers: thread blocks a multiprocessor that a map kernel is launched with at most."""
 
     tile: int
     warps: int
     elements: int
+    stages: int = 2
+    workers: int = 64
 
 
 def schedule(program: Program, plan: Plan, kernel: Kernel) -> Schedule:
