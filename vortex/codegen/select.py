@@ -172,8 +172,8 @@ class Selector:
         if levels is None:
             if config.kind == "top_p":
                 raise SelectError(
-                    f"width: top_p of up to {config.width} of {config.capacity} blocks is too much for one thread "
-                    "block; lower its max"
+                    f"width: top_p of up to {config.width} of {config.capacity} blocks fits no thread block; "
+                    "lower its max"
                 )
             levels = []
             self.wide = WideRows(self.rows, config.capacity, device)
