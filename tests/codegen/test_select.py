@@ -207,6 +207,22 @@ def test_a_k_too_large_for_chunks_is_selected_digit_by_digit(device, kind):
     expect(scores, [-1, n], [n // 2 + 700, n - 1], kind="threshold", bound=0.5)
 
 
+@pytest.mark.parametrize("kind", ["random", "few values"])
+def test_selection_order_is_reserved_then_best_first(device, kind):
+    scores = rows_of(kind, 3 * HEADS, 300).to(device)
+    pages = torch.arange(3 * 301, dtype=torch.int32, device=device).view(3, 301)
+    options = {"sinks": 1, "recent": 2, "pages": pages, "width": 141}
+    ascending, counts, _ = select(scores, [300, -1, 90], [140, 140, 140], **options)
+    ordered, ordered_counts, out = select(scores, [300, -1, 90], [140, 140, 140], order="score", **options)
+    assert counts.equal(ordered_counts)
+    for row, (ids, found) in enumerate(zip(ascending.tolist(), ordered.tolist(), strict=True)):
+        if row < HEADS:
+            value = scores[row].cpu()
+            ids[:140] = [0, 298, 299, *sorted(ids[1:138], key=lambda block: (-float(value[block]), block))]
+        assert found == ids, f"row {row}"
+    assert out.pool_blocks[0, 0].tolist() == ordered[0].tolist()
+
+
 @pytest.mark.parametrize("per_page", [1, 4])
 def test_page_translation_and_flashinfer_indices(device, per_page):
     requests, n, block_size = 2, 96, 16
@@ -328,6 +344,7 @@ def test_stochastic_sample_meets_every_lane_of_the_bucket_alike(device):
     [
         ({"kind": "best"}, "kind: one of"),
         ({"recall": 1.5}, "recall: a share"),
+        ({"order": "random"}, "order: ascending or score"),
         ({"sinks": 6, "recent": 6}, "width: 8 slots"),
         ({"capacity": 0}, "are positive"),
     ],
