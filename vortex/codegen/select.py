@@ -22,6 +22,7 @@ KINDS: tuple[Kind, ...] = ("top_k", "top_p", "threshold")
 # Scores that one thread block keeps in registers: 32 a thread at 1,024 threads, half the register file.
 LARGEST_TILE = 32768
 EXACT = 1 << 14
+ORDER_TILE = 64
 
 
 class SelectError(ValueError):
@@ -41,6 +42,8 @@ class SelectConfig:
     recall           None: exact. Otherwise top_k is stochastic: at least this share of the selected
                      candidates is among the k best, the rest is sampled from the scores around the k-th
     dense_at_take    rows whose `take` covers all n blocks list them all, -inf too; None: for top_k
+    order            of the candidates in a row: ascending ids, or by score, best first (one more kernel); the
+                     reserved blocks come first then
     seed, first_head of the stochastic stream; first_head is the global number of this rank's first KV head
     """
 
@@ -54,12 +57,15 @@ class SelectConfig:
     recent: int = 0
     recall: float | None = None
     dense_at_take: bool | None = None
+    order: Literal["ascending", "score"] = "ascending"
     seed: int = 0
     first_head: int = 0
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise SelectError(f"kind: one of {', '.join(KINDS)}, got {self.kind!r}")
+        if self.order not in ("ascending", "score"):
+            raise SelectError(f"order: ascending or score, got {self.order!r}")
         if self.recall is not None and (self.kind != "top_k" or not 0 < self.recall <= 1):
             raise SelectError(
                 f"recall: a share above 0, at most 1, of top_k alone; got {self.recall} for {self.kind}"
@@ -167,13 +173,18 @@ class Selector:
         self.requests = requests
         self.rows = requests * config.kv_heads
         self.kernels = load_template("select.py.jinja")
+        self.row = {
+            "SINKS": config.sinks, "RECENT": config.recent, "WIDTH": config.width, "HEADS": config.kv_heads,
+            "DENSE_AT_TAKE": config.kind == "top_k" if config.dense_at_take is None else config.dense_at_take,
+        }  # fmt: skip
+        self.blocks = {"BLOCKS_PER_PAGE": config.blocks_per_page, "BLOCK_SIZE": config.block_size}
         levels = _levels(config.capacity, config.most_candidates, launch.chunk if launch else LARGEST_TILE)
         self.wide = None
         if levels is None:
             if config.kind == "top_p":
                 raise SelectError(
-                    f"width: top_p of up to {config.width} of {config.capacity} blocks is too much for one thread "
-                    "block; lower its max"
+                    f"width: top_p of up to {config.width} of {config.capacity} blocks fits no thread block; "
+                    "lower its max"
                 )
             levels = []
             self.wide = WideRows(self.rows, config.capacity, device)
@@ -188,6 +199,10 @@ class Selector:
             )
             for level in levels
         ]
+        shape = (requests, config.kv_heads, config.width)
+        self.unordered = (
+            torch.empty(shape, dtype=torch.int32, device=device) if config.order == "score" else None
+        )
         self.parts = 1 << (levels[0].chunks - 1).bit_length() if levels else 1
         # Parts beyond the chunks stay 0 and count nothing.
         self.weights = (
@@ -223,24 +238,37 @@ class Selector:
         config = self.config
         self._check(scores, out, lengths, page_table)
         budget = (finished, take, dense)
-        pages = (page_table, 0 if page_table is None else page_table.stride(0))
-        outputs = (out.ids, out.counts, out.pool_blocks, out.indices, *pages)
-        row = {
-            "SINKS": config.sinks, "RECENT": config.recent, "WIDTH": config.width, "HEADS": config.kv_heads,
-            "DENSE_AT_TAKE": config.kind == "top_k" if config.dense_at_take is None else config.dense_at_take,
-        }  # fmt: skip
-        translate = {
-            "FRAME": min(_power(config.width), 2048),
-            "BLOCKS_PER_PAGE": config.blocks_per_page,
-            "BLOCK_SIZE": config.block_size,
-        }
-        kind = KINDS.index(config.kind)
-        if self.wide is not None:
-            tile = {"ALIGN": _alignment(scores), "KIND": kind}
-            self.wide.run(scores, budget, bound, outputs, row, tile, translate)
+        pages = (out.pool_blocks, out.indices, page_table, 0 if page_table is None else page_table.stride(0))
+        stream = (config.seed & 0x7FFFFFFF, layer, config.first_head)
+        if self.unordered is None:
+            self._select(scores, budget, bound, lengths, stream, (out.ids, out.counts, *pages))
             return
-        launch = self.launch
-        row |= {"KIND": kind, "PROBES": launch.probes}
+        self._select(
+            scores, budget, bound, lengths, stream, (self.unordered, out.counts, None, None, None, 0)
+        )
+        kernel = load_template("select_order.py.jinja").order_rows
+        kernel[(self.rows, -(-config.width // ORDER_TILE))](
+            scores, scores.stride(0), self.unordered, *budget, out.ids, out.counts, *pages,
+            TILE=ORDER_TILE, **self.row, **self.blocks,
+        )  # fmt: skip
+
+    def _select(
+        self,
+        scores: Tensor,
+        budget: tuple[Tensor, Tensor, Tensor | None],
+        bound: float,
+        lengths: Tensor | None,
+        stream: tuple[int, int, int],
+        outputs: tuple[Any, ...],
+    ) -> None:
+        """`outputs`: ids, counts, pool_blocks, indices, page_table, its stride."""
+        config, launch = self.config, self.launch
+        translate = {"FRAME": min(_power(config.width), 2048), **self.blocks}
+        tile = {"ALIGN": _alignment(scores), "KIND": KINDS.index(config.kind)}
+        if self.wide is not None:
+            self.wide.run(scores, budget, bound, outputs, self.row, tile, translate)
+            return
+        row = {**self.row, "PROBES": launch.probes, "CHUNKS": self.parts}
         source, blocks = scores, None
         length = config.capacity
         weights = self.weights
@@ -248,17 +276,16 @@ class Selector:
             self.kernels.select_chunks[(self.rows, level.chunks)](
                 source, source.stride(0), length, blocks, *budget, bound,
                 kept_scores, kept_blocks, weights,
-                LANES=launch.chunk, ALIGN=_alignment(source),
-                KEEP=level.keep, FILL=min(_power(level.keep), 2048), CHUNKS=self.parts,
-                num_warps=launch.chunk_warps, **_registers(launch.chunk_registers), **row,
+                LANES=launch.chunk, KEEP=level.keep, FILL=min(_power(level.keep), 2048),
+                num_warps=launch.chunk_warps, **_registers(launch.chunk_registers), **row, **tile,
             )  # fmt: skip
             source, blocks, length, weights = kept_scores, kept_blocks, level.chunks * level.keep, None
+            tile["ALIGN"] = _alignment(source)
         self.kernels.select_rows[(self.rows,)](
-            source, source.stride(0), length, blocks, self.weights, *budget, lengths,
-            config.seed & 0x7FFFFFFF, layer, config.first_head, bound, *outputs,
-            LANES=self.lanes, ALIGN=_alignment(source), CHUNKS=self.parts,
-            STOCHASTIC=config.recall is not None, RECALL=math.ceil((config.recall or 1) * EXACT),
-            num_warps=launch.warps, **_registers(launch.registers), **translate, **row,
+            source, source.stride(0), length, blocks, self.weights, *budget, lengths, *stream, bound, *outputs,
+            LANES=self.lanes, STOCHASTIC=config.recall is not None,
+            RECALL=math.ceil((config.recall or 1) * EXACT),
+            num_warps=launch.warps, **_registers(launch.registers), **translate, **row, **tile,
         )  # fmt: skip
 
     def _check(
