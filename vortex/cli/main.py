@@ -76,7 +76,10 @@ class Commands(TyperGroup):
             raise typer.Exit(CLOSED) from None
 
 
-app = typer.Typer(cls=Commands, add_completion=False, no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    cls=Commands, add_completion=False, no_args_is_help=True, rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)  # fmt: skip
 
 
 def _version(asked: bool) -> None:
