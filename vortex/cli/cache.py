@@ -33,14 +33,11 @@ def kinds() -> dict[str, tuple[int, int]]:
 
 def size(count: int) -> str:
     """Bytes for people: 1.2 GB."""
-    value = float(count)
-    for unit in ("B", "kB", "MB"):
-        if value < 1000:
-            break
+    value, units = float(count), ["GB", "MB", "kB", "B"]
+    while value >= 1000 and len(units) > 1:
         value /= 1000
-    else:
-        unit = "GB"
-    return f"{value:.3g} {unit}"
+        units.pop()
+    return f"{value:.3g} {units[-1]}"
 
 
 def cache_command(

@@ -267,7 +267,7 @@ def _read_result(result: str, target: str) -> tuple[tuple[Diagnostic, ...], str 
         value = json.loads(result)
     except (ValueError, RecursionError):
         raise ValueError("its result is no JSON") from None
-    if not isinstance(value, dict) or not {"findings", "program"} == set(value):
+    if not isinstance(value, dict) or set(value) != {"findings", "program"}:
         crash = value.get("crash") if isinstance(value, dict) else None
         raise ValueError(one_line(crash) if isinstance(crash, str) else "its result has another form")
     text = value["program"]
