@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vortex.cli.console import coloured, fail, show
+from vortex.cli.console import coloured, fail, printable, show
 from vortex.cli.prompt import long_prompt
 from vortex.cli.settings import SetOption, blamed, overrides, shape_of, status
 from vortex.dsl.check import Report, check
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 DEMO = "SmolLM2-135M-Instruct"
+TAIL = 200
+"""Characters of the prompt that are shown before its continuation."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def run_command(
 ) -> None:
     """Continue a text with a model whose decoding attends what the algorithm selects.
 
-    Without a prompt, 8,000 characters of Python's own manual are continued.
+    Without a prompt, a passage of Python's own manual is continued, about 1,800 tokens long.
     """
     given = overrides(settings or ())
     text = _prompt(prompt, prompt_file)
@@ -78,6 +80,7 @@ def run_command(
         engine, tokens = _engine(traced.program, model, text, chat, max_new_tokens)
         if not as_json:
             typer.echo(_headline(traced.program, model, len(tokens)), err=True)
+            typer.echo(f"\n… {printable(text[-TAIL:].partition(' ')[2])}", err=True, nl=False)
         out = engine.generate(
             [tokens], max_new_tokens, recall_every=recall_every, on_token=None if as_json else _stream
         )
@@ -153,7 +156,7 @@ def _headline(program: Program, model: Path | None, tokens: int) -> str:
 
 
 def _stream(request: int, token: int, text: str) -> None:
-    sys.stdout.write(text)
+    sys.stdout.write(printable(text))
     sys.stdout.flush()
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import astuple, replace
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -41,6 +43,9 @@ def shape_of(model: str | None) -> Shape:
     """The sizes that matter to a flow; without a model the stated default. Raises typer.BadParameter."""
     if model is None:
         return Shape()
+    path = Path(model)
+    if path.is_dir() or path.suffix == ".json":
+        return _shape_in(path / "config.json" if path.is_dir() else path)
     from vortex.bench.models import ModelError, load_model
 
     try:
@@ -48,6 +53,26 @@ def shape_of(model: str | None) -> Shape:
     except ModelError as error:
         raise typer.BadParameter(str(error)) from None
     return Shape(found.query_heads, found.kv_heads, found.head_dim, found.layers)
+
+
+def _shape_in(path: Path) -> Shape:
+    """The sizes in a model's config.json."""
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        config = config.get("text_config", config)
+        heads, layers = config["num_attention_heads"], config["num_hidden_layers"]
+        dim = config.get("head_dim") or config["hidden_size"] // heads
+        shape = Shape(heads, config.get("num_key_value_heads") or heads, dim, layers)
+        whole = all(type(each) is int and each > 0 for each in astuple(shape))
+        if not whole or shape.query_heads % shape.kv_heads:
+            raise ValueError(f"its sizes make no model: {shape}")
+    except OSError as error:
+        raise typer.BadParameter(f"--model {path}: {error.strerror or error}") from None
+    except KeyError as error:
+        raise typer.BadParameter(f"--model {path}: it has no {error.args[0]}") from None
+    except (ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
+        raise typer.BadParameter(f"--model {path} is no model's config.json: {error}") from None
+    return shape
 
 
 def about_setting(finding: Diagnostic, given: Mapping[str, Any]) -> bool:
