@@ -17,12 +17,13 @@ def model(tmp_path_factory):
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     folder = tmp_path_factory.mktemp("model")
-    words = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="the"))
+    numbers = {word: number for number, word in enumerate([*WORDS, "[UNK]"])}
+    words = Tokenizer(models.WordLevel(numbers, unk_token="[UNK]"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="the").save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]").save_pretrained(folder)
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=len(WORDS), hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        vocab_size=len(numbers), hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.2, eos_token_id=None,
         bos_token_id=None, pad_token_id=None,
     )  # fmt: skip
@@ -95,7 +96,6 @@ def test_one_new_token_needs_no_decoding(run):
         (["--max-new-tokens", "200"], "context"),
         (["--chat"], "chat template"),
         (["--set", "widht=3"], "Did you mean width?"),
-        (["--set", "reuse_steps=2"], "reuse_steps"),
     ],
 )
 def test_what_cannot_be_run_exits_with_2_and_says_why(run, words, said):
@@ -140,3 +140,15 @@ def test_the_demo_continues_real_text(vortex, flow):
     said = json.loads(result.stdout)
     assert said["prompt_tokens"] > 1500 and said["kv_share"] < 0.5
     assert "object" in said["text"]
+
+
+def test_a_parameter_without_its_file_is_named(vortex, model, tmp_path):
+    path = tmp_path / "learned.py"
+    path.write_text(
+        "from vortex import *\nclass Learned(vFlow):\n    w = Parameter('w', 'dim r=4', file='w.safetensors')\n"
+        "    def forward_cache(self, c):\n        c['low'] = Mean(c['k']) @ self.w\n"
+        "    def forward_indexer(self, q, c):\n        return topK(Sum(c['low']))\n",
+        encoding="utf-8",
+    )
+    result = vortex("run", path, "--model", model, "--prompt", PROMPT)
+    assert result.exit_code == 2 and "w.safetensors" in result.stderr

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vortex.engines.transformers.engine import Engine, Output
+    from vortex.vtensor.runner import FlowRunner
 
 SCHEMA_VERSION = 1
 DEMO = "SmolLM2-135M-Instruct"
@@ -129,7 +130,7 @@ def _engine(
 
         loaded = load(model, progress=say)
         tokens = loaded.encode(text, chat)
-        runner = ReferenceRunner(program)
+        runner = cast("FlowRunner", ReferenceRunner(program))
         room = len(tokens) + new_tokens + 2 * program.policy.block_size
         return Engine(loaded, runner, pool_tokens=room, max_requests=1), tokens
 
