@@ -21,7 +21,7 @@ def overridden(flow: type[vFlow], overrides: Mapping[str, Any], report: Report) 
     values: dict[str, Any] = {}
     for key, given in overrides.items():
         if key not in known:
-            report("unknown-key", key, flow=flow.__name__, near=nearest(key, known), names=", ".join(known))
+            report("unknown-key", key, key=key, flow=flow.__name__, near=nearest(key, known), names=", ".join(known))
             continue
         values[key] = converted(given, own.get(key, getattr(flow, key, None)))
     return values

@@ -1,0 +1,69 @@
+"""Commands as real processes: exit codes, closed pipes, Ctrl-C, streams."""
+
+import signal
+import sys
+import time
+
+import pytest
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="signals and pipes of POSIX")
+
+
+@pytest.mark.parametrize(("file", "code"), [("flow", 0), ("broken", 1)])
+def test_exit_codes_reach_the_shell(process, request, file, code):
+    started = process("check", request.getfixturevalue(file))
+    out, err = started.communicate()
+    assert started.returncode == code
+    assert out and not err
+
+
+def test_bad_usage_speaks_on_stderr(process):
+    started = process("check")
+    out, err = started.communicate()
+    assert (started.returncode, out) == (2, b"")
+    assert b"Usage" in err
+
+
+@posix
+def test_a_closed_pipe_ends_quietly(process):
+    started = process("ops")
+    started.stdout.close()
+    assert started.stderr.read() == b""
+    assert started.wait() == 141
+
+
+@posix
+def test_ctrl_c_ends_quietly_and_takes_the_child_along(process, flow, tmp_path):
+    pid = tmp_path / "pid"
+    flow.write_text(
+        f"import os, time\nopen({str(pid)!r}, 'w').write(str(os.getpid()))\ntime.sleep(60)\n"
+        + flow.read_text()
+    )
+    started = process("check", flow)
+    for _ in range(200):
+        if pid.exists() and pid.read_text():
+            break
+        time.sleep(0.05)
+    started.send_signal(signal.SIGINT)
+    out, err = started.communicate(timeout=20)
+    assert (started.returncode, out, err) == (130, b"", b"")
+    assert not running(int(pid.read_text()))
+
+
+def running(pid):
+    """Whether a process still runs; one that only waits to be collected does not."""
+    from pathlib import Path
+
+    for _ in range(100):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                return False
+        except FileNotFoundError:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_no_colour_without_a_terminal(process, broken):
+    out, _ = process("check", broken).communicate()
+    assert b"\x1b" not in out

@@ -1,0 +1,81 @@
+"""`vortex compile FILE --emit KIND`: what a file becomes, on stdout or in a folder with a manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import vortex
+from vortex.cli.console import fail, show
+from vortex.cli.settings import MODEL_HELP, SetOption, blamed, overrides, shape_of, status
+from vortex.dsl.check import Report, check
+from vortex.dsl.ir import Program
+from vortex.dsl.load import split_target
+from vortex.dsl.text import print_program
+
+SCHEMA_VERSION = 1
+"""Version of the manifest."""
+
+
+def _ir(program: Program) -> dict[str, str]:
+    return {"ir.txt": print_program(program)}
+
+
+EMIT: dict[str, Callable[[Program], Mapping[str, str]]] = {"ir": _ir}
+"""Kind -> function from a program to file names and their texts."""
+
+
+def compile_command(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="An algorithm file, or file.py:Name.")],
+    emit: Annotated[str, typer.Option(help=f"What to write: {', '.join(EMIT)}.", metavar="KIND")],
+    out: Annotated[
+        Path | None, typer.Option(help="Write files and a manifest here instead of to stdout.", metavar="DIR")
+    ] = None,
+    settings: Annotated[list[str] | None, SetOption] = None,
+    model: Annotated[str | None, typer.Option(help=MODEL_HELP, metavar="NAME|DIR")] = None,
+) -> None:
+    """Write what an algorithm file becomes on its way to kernels."""
+    if emit not in EMIT:
+        raise typer.BadParameter(f"--emit {emit}: known are {', '.join(EMIT)}")
+    given, shape = overrides(settings or ()), shape_of(model)
+    traced = check(file, given, shape)
+    report = blamed(Report(file, traced.findings), given)
+    show(report.findings, sys.stderr)
+    if traced.program is None:
+        raise typer.Exit(status([report], given))
+    files = EMIT[emit](traced.program)
+    if out is None:
+        typer.echo("\n".join(files.values()), nl=False)
+        return
+    path = split_target(file)[0]
+    manifest = {
+        "schema_version": SCHEMA_VERSION,
+        "vortex": vortex.__version__,
+        "flow": traced.program.name,
+        "source": {"path": path, "sha256": _hash(Path(path).read_bytes())},
+        "options": {"emit": emit, "set": given, "shape": asdict(shape)},
+        "files": {name: _hash(text.encode()) for name, text in files.items()},
+    }
+    _write(out, {**files, "manifest.json": json.dumps(manifest, indent=2) + "\n"})
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _write(folder: Path, files: Mapping[str, Any]) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        fail(f"--out {folder}: {error.strerror or error}")
+    for name in files:
+        typer.echo(folder / name)
