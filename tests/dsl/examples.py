@@ -1,12 +1,14 @@
 """The example files of diagnostics/: one mistake each, marked where the caret must stand.
 
-`# <- text` at the end of a line says that the finding is on this line and its caret underlines exactly `text`
-(`file`: it has no place in the file). `# set: key=value` and `# target: Name` on top stand for what a command line gives.
-A file is named after its entry of the catalogue; `slug__variant.py` shows another way into the same entry.
+`# <- text` at the end of a line: the finding is on this line, and its caret underlines exactly `text` (`file`: it
+has no place in the file). `# set: key=value` and `# target: Name` on top stand for what a command line gives.
+A file is named after its entry of the catalogue; `slug__variant.py` shows another way into the same entry. The
+files in process/ are for the child process alone: tracing them here would not end well.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,8 +41,14 @@ class Example:
     @property
     def underlined(self) -> str:
         """The text under the caret."""
-        marked = next(line for line in self.text.splitlines() if MARK in line)
-        return marked.split(MARK)[1].split(":")[0] if marked.split(MARK)[1].startswith("file") else marked.split(MARK)[1]
+        text = next(line for line in self.text.splitlines() if MARK in line).split(MARK)[1]
+        return "file" if text.startswith("file") else text
+
+    def found(self, finding: Diagnostic) -> str:
+        """The text that a finding's caret underlines, as far as its first line."""
+        line = self.text.splitlines()[finding.line - 1]
+        end = finding.end_column - 1 if finding.end_line == finding.line else None
+        return line[finding.column - 1 : end].split(MARK)[0]
 
     def _directive(self, name: str) -> str | None:
         lines = [line for line in self.text.splitlines() if line.startswith(f"# {name}: ")]
@@ -51,6 +59,19 @@ class Example:
         given = self._directive("set")
         return dict([given.split("=", 1)]) if given else {}
 
+    @property
+    def source(self) -> str:
+        """The file as an author would write it, without marks."""
+        lines = [line.split(MARK)[0].rstrip() for line in self.text.splitlines()]
+        return "\n".join(line for line in lines if not line.startswith(("# set: ", "# target: "))).strip() + "\n"
+
+    @property
+    def command(self) -> str:
+        """What the directives stand for on a command line, or nothing."""
+        given, name = self._directive("set"), self._directive("target")
+        return f"--set {given}" if given else f"file.py:{name}" if name else ""
+
+    @functools.cached_property
     def findings(self) -> tuple[Diagnostic, ...]:
         name = self._directive("target")
         target = f"{self.path}:{name}" if name else str(self.path)
@@ -58,3 +79,4 @@ class Example:
 
 
 EXAMPLES = [Example(path) for path in sorted(FOLDER.glob("*.py"))]
+PROCESS = [Example(path) for path in sorted((FOLDER / "process").glob("*.py"))]

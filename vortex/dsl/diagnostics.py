@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import linecache
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -53,6 +54,7 @@ def diagnose(slug: str, file: str, location: Location | None, **facts: Any) -> D
 
 def printable(text: str) -> str:
     """Text of an author's file made fit for one line of a report: what does not print is escaped."""
+    text = re.sub(r"block\[%-?\d+\]", "block[restricted]", text)
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

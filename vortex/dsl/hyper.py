@@ -23,7 +23,14 @@ def overridden(flow: type[vFlow], overrides: Mapping[str, Any], report: Report) 
     values: dict[str, Any] = {}
     for key, given in overrides.items():
         if key not in known:
-            report("unknown-key", key, key=key, flow=flow.__name__, near=nearest(key, known), names=", ".join(known))
+            report(
+                "unknown-key",
+                key,
+                key=key,
+                flow=flow.__name__,
+                near=nearest(key, known),
+                names=", ".join(known),
+            )
             continue
         if key in POLICY:
             values[key] = converted(given)

@@ -369,7 +369,7 @@ def attend(recorder: Recorder, operands: list[Tensor]) -> Attention:
     for name, tensor in zip("qkv", operands[:3], strict=True):
         node = recorder.nodes[tensor.node]
         if node.op != "Input" or node.attr("name") != name:
-            shown = node.attr("name") if node.op == "Input" else node.op
+            shown = f"{node.attr('name')}" if node.op == "Input" else f"the result of {node.op}"
             recorder.report("attn-inputs", given=shown, name=name)
     return Attention(operands[3])
 

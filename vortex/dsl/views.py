@@ -88,7 +88,7 @@ class _Common:
         if name.startswith("_"):
             raise AttributeError(name)
         known = [each.name for each in self._recorder.view.inputs]
-        entry = name in known or name in self._recorder.entries
+        entry = name in known or name in self._recorder.entries or name in getattr(self, "_entries", {})
         remedy = (
             f'Write `c["{name}"]`.'
             if entry

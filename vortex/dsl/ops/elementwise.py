@@ -163,7 +163,7 @@ def _where_pads(node: Node, types: tuple[TensorType, ...], operands: tuple[Pads,
 def Where(condition: TensorType, a: TensorType, b: TensorType) -> Inferred:
     """`a` where the boolean `condition` holds, `b` elsewhere."""
     if condition.dtype != "bool":
-        raise Problem("not-boolean", type=condition, what="the condition of Where")
+        raise Problem("not-boolean", type=condition, what="The condition of Where")
     both_bool = a.dtype == b.dtype == "bool"
     return Inferred(TensorType(align([condition, a, b]), "bool" if both_bool else promote(a, b)))
 
@@ -172,7 +172,7 @@ def Where(condition: TensorType, a: TensorType, b: TensorType) -> Inferred:
 def Not(x: TensorType) -> Inferred:
     """~x, on booleans (an index set counts as its indicator)."""
     if x.dtype != "bool":
-        raise Problem("not-boolean", type=x, what="the operand of ~")
+        raise Problem("not-boolean", type=x, what="The operand of ~")
     return Inferred(x.value())
 
 

@@ -47,7 +47,7 @@ def Transpose(x: TensorType, *axes: str) -> Inferred:
         axes = (*x.names[:-2], x.names[-1], x.names[-2])
     names = resolve(x, axes)
     if len(names) != len(x.axes):
-        raise Problem("transpose-axes", given=names, names=x.names)
+        raise Problem("transpose-axes", given=", ".join(names), type=x)
     return Inferred(_kept(x, tuple(x.axes[x.names.index(name)] for name in names)), {"axes": names})
 
 
@@ -75,6 +75,11 @@ def _everything(index: object) -> bool:
     return isinstance(index, slice) and index == slice(None)
 
 
+def _as_written(index: slice) -> str:
+    start, stop, step = ("" if each is None else repr(each) for each in (index.start, index.stop, index.step))
+    return f"{start}:{stop}" + (f":{step}" if step else "")
+
+
 def _normal_one(axis: Axis, index: object) -> Index:
     if _everything(index):
         return None
@@ -87,17 +92,19 @@ def _normal_one(axis: Axis, index: object) -> Index:
         try:
             start, stop, step = index.indices(axis.size)
         except (TypeError, ValueError):
-            raise Problem("bad-index", index=index, axis=axis.name, remedy=INDEX_REMEDY) from None
+            raise Problem(
+                "bad-index", index=_as_written(index), axis=axis.name, remedy=INDEX_REMEDY
+            ) from None
         if step < 1:
-            raise Problem("bad-index", index=index, axis=axis.name, remedy=INDEX_REMEDY)
+            raise Problem("bad-index", index=_as_written(index), axis=axis.name, remedy=INDEX_REMEDY)
         if start >= stop:
-            raise Problem("empty-slice", index=f"{start}:{stop}:{step}", axis=axis)
+            raise Problem("empty-slice", index=_as_written(index), axis=axis)
         return (start, stop, step)
     if isinstance(index, bool) or not hasattr(index, "__index__"):
-        raise Problem("bad-index", index=index, axis=axis.name, remedy=INDEX_REMEDY)
+        raise Problem("bad-index", index=repr(index), axis=axis.name, remedy=INDEX_REMEDY)
     position = index.__index__()
     if not -axis.size <= position < axis.size:
-        raise Problem("index-range", index=position, axis=axis)
+        raise Problem("index-range", index=position, axis=axis, last=axis.size - 1)
     return position % axis.size
 
 
