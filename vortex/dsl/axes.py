@@ -5,6 +5,7 @@ A tensor prints as (1, axes…): the leading 1 is the request, at position 0; th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -133,27 +134,48 @@ def distinct(axes: Sequence[Axis]) -> tuple[Axis, ...]:
 def resolve(x: TensorType, dim: object) -> tuple[str, ...]:
     """Axis names that `dim=` means for this tensor: a name, a position, or a tuple of them."""
     picked = dim if isinstance(dim, tuple | list) else (dim,)
-    names = tuple(_resolve_one(x, each) for each in picked)
+    if not picked:
+        raise Problem("bad-dim", dim=dim)
+    names = tuple(_resolve(x, each) for each in picked)
     for name in names:
         if names.count(name) > 1:
             raise Problem("repeated-dim", axis=name)
     return names
 
 
-def _resolve_one(x: TensorType, dim: object) -> str:
+def resolve_one(x: TensorType, dim: object, what: str) -> str:
+    """The one axis that `dim=` means; `what` names the operator that takes no more."""
+    names = resolve(x, dim)
+    if len(names) != 1:
+        raise Problem("one-axis", what=what, dims=", ".join(names))
+    return names[0]
+
+
+def _resolve(x: TensorType, dim: object) -> str:
     if isinstance(dim, str):
         if x.axis(dim) is None:
-            raise Problem("no-axis", axis=dim, type=x, names=x.names)
+            raise Problem("no-axis", axis=dim, type=x)
         return dim
     if isinstance(dim, bool) or not isinstance(dim, int):
         raise Problem("bad-dim", dim=dim)
     rank = len(x.axes) + 1
+    if rank == 1:
+        raise Problem("reduce-scalar")
     position = dim + rank if dim < 0 else dim
     if position == 0:
         raise Problem("request-axis", type=x)
     if not 0 < position < rank:
-        raise Problem("dim-range", dim=dim, type=x, rank=rank)
+        raise Problem("dim-range", dim=dim, type=x, last=rank - 1, first=x.axes[0].name)
     return x.axes[position - 1].name
+
+
+def fresh_name(name: object) -> str:
+    """A name that an author gives an axis; `block` belongs to the axis of blocks alone."""
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+        raise Problem("axis-name", name=name)
+    if name == "block":
+        raise Problem("rename-block")
+    return name
 
 
 def resize(axis: Axis, size: int | None) -> Axis:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 import linecache
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from vortex.dsl.catalogue import CATALOGUE
 from vortex.dsl.ir import Location
+from vortex.dsl.source import python_lines
 
 SCHEMA_VERSION = 1
 """Version of the JSON form of a report; it changes when a field changes its meaning."""
@@ -43,11 +45,19 @@ def diagnose(slug: str, file: str, location: Location | None, **facts: Any) -> D
         file=file,
         line=place.line,
         column=place.column,
-        message=kind.message.format(**facts),
-        remedy=kind.remedy.format(**facts),
+        message=printable(kind.message.format(**facts)),
+        remedy=printable(kind.remedy.format(**facts)),
         end_line=place.end_line,
         end_column=place.end_column,
     )
+
+
+def printable(text: str) -> str:
+    """Text of an author's file made fit for one line of a report: what does not print is escaped."""
+    text = re.sub(r"block\[%-?\d+\]", "block[restricted]", text)
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -60,11 +70,11 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 def render(finding: Diagnostic, source: str | None = None) -> str:
     """The finding as plain text: place, message, the author's line with a caret, remedy."""
-    lines = source.splitlines() if source is not None else linecache.getlines(finding.file)
+    lines = python_lines(source) if source is not None else linecache.getlines(finding.file)
     where = f"{finding.file}:{finding.line}:{finding.column}" if finding.line else finding.file
     text = [f"{where}: {finding.severity} {finding.code}: {finding.message}"]
     if 0 < finding.line <= len(lines):
-        line = lines[finding.line - 1].rstrip("\n").replace("\t", " ")
+        line = "".join(each if each.isprintable() else " " for each in lines[finding.line - 1].rstrip("\r\n"))
         stop = finding.end_column if finding.end_line == finding.line else len(line) + 1
         width = max(1, min(stop, len(line) + 1) - finding.column)
         text += [f"    {line}", "    " + " " * (finding.column - 1) + "^" * width]

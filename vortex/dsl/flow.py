@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from dataclasses import fields
 from typing import Any
 
+from vortex.dsl.diagnostics import nearest
 from vortex.dsl.ir import Policy
 from vortex.dsl.parameter import Parameter
 from vortex.dsl.trace import RECORDER
@@ -32,6 +33,19 @@ class FlowType(type):
         if recorder is not None:
             recorder.report("self-state", name=name)
         super().__setattr__(name, value)
+
+    def __getattr__(cls, name: str) -> Any:
+        return _missing(cls, name)
+
+
+def _missing(flow: type, name: str) -> Any:
+    """Reports an attribute that a traced method reads and no class defines, and goes on."""
+    recorder = RECORDER.get()
+    if recorder is None or (name.startswith("__") and name.endswith("__")):
+        raise AttributeError(f"{flow.__name__} has no attribute {name}")
+    known = [each for base in flow.__mro__ for each in vars(base) if not each.startswith("_")]
+    recorder.report("unknown-attribute", flow=flow.__name__, name=name, near=nearest(name, [*known, "scale"]))
+    return recorder.unknown()
 
 
 class vFlow(metaclass=FlowType):
@@ -75,6 +89,9 @@ class vFlow(metaclass=FlowType):
             recorder.report("self-state", name=name)
         super().__setattr__(name, value)
 
+    def __getattr__(self, name: str) -> Any:
+        return _missing(type(self), name)
+
 
 def own_attributes(flow: type[vFlow]) -> dict[str, Any]:
     """The author's hyper-parameters: class attributes that are neither methods nor Parameters nor private."""
@@ -97,16 +114,22 @@ def own_attributes(flow: type[vFlow]) -> dict[str, Any]:
 
 @contextmanager
 def settings(flow: type[vFlow], values: Mapping[str, Any]) -> Iterator[None]:
-    """The class with other attribute values, restored afterwards."""
-    own = vars(flow)
-    before = {name: own[name] for name in values if name in own}
+    """The class with other attribute values, restored afterwards.
+
+    A base class that defines the attribute gets the value as well: its methods may read it by its name.
+    """
+    bases = flow.__mro__[1 : flow.__mro__.index(vFlow)]
+    places = [
+        (each, name) for name in values for each in (flow, *(base for base in bases if name in vars(base)))
+    ]
+    before = {(each, name): vars(each)[name] for each, name in places if name in vars(each)}
     try:
-        for name, value in values.items():
-            type.__setattr__(flow, name, value)
+        for each, name in places:
+            type.__setattr__(each, name, values[name])
         yield
     finally:
-        for name in values:
-            if name in before:
-                type.__setattr__(flow, name, before[name])
-            elif name in vars(flow):
-                type.__delattr__(flow, name)
+        for each, name in places:
+            if (each, name) in before:
+                type.__setattr__(each, name, before[each, name])
+            elif name in vars(each):
+                type.__delattr__(each, name)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import functools
 from typing import Any
 
-from vortex.dsl.ir import Location
 from vortex.dsl.registry import OPERATORS
 from vortex.dsl.tensor import Tensor
-from vortex.dsl.trace import StopMethod, current, number
+from vortex.dsl.trace import ARRAY_REMEDY, Recorder, StopMethod, current, number
 
 BUILTINS = {
     "max": "Use Max(x, dim=…) over an axis, or Maximum(a, b) element by element.",
@@ -29,6 +26,9 @@ BUILTINS = {
     "float": "Keep it a tensor: operators and numbers mix freely.",
     "int": "Keep it a tensor, or use Cast(x, \"int32\").",
     "complex": "Keep it a tensor: operators and numbers mix freely.",
+    "map": "Index an axis of known size: `[f(x[:, j]) for j in range(n)]`.",
+    "reversed": "Index an axis of known size: `[x[:, j] for j in reversed(range(n))]`.",
+    "set": "Use topK or Union: they make index sets.",
 }  # fmt: skip
 
 IDIOMS = {
@@ -42,24 +42,16 @@ IDIOMS = {
     "view": "Split", "flatten": "Merge", "to": "Cast", "type": "Cast", "astype": "Cast", "neg": "Neg",
     "normalize": "Normalize", "conv1d": "Conv1d", "max_pool1d": "MaxPool1d", "pow": "Pow", "add": "Add", "sub": "Sub",
     "mul": "Mul", "multiply": "Mul", "div": "Div", "sort": "topK", "kthvalue": "topK", "linalg_norm": "L2Norm",
-    "linear": "GeMM", "clamp": "Maximum", "clip": "Maximum", "unique": "Union", "logical_not": "Not", "dist": "L2Norm",
+    "linear": "GeMM", "unique": "Union", "logical_not": "Not", "dist": "L2Norm",
 }  # fmt: skip
 """torch's and numpy's name -> ours."""
 
 CASTS = {"half": "fp16", "bfloat16": "bf16", "long": "int32", "bool": "bool"}
-ALIGNED = (
-    "unsqueeze",
-    "squeeze",
-    "expand",
-    "expand_as",
-    "broadcast_to",
-    "repeat",
-    "repeat_interleave",
-    "view_as",
-)
-PLAIN = ("contiguous", "detach", "clone", "cpu", "cuda", "cuda", "float", "double", "requires_grad_", "numpy")
+ALIGNED = ("unsqueeze", "squeeze", "expand", "expand_as", "expand_dims", "broadcast_to", "repeat", "repeat_interleave",
+           "tile", "view_as")  # fmt: skip
+PLAIN = ("contiguous", "detach", "clone", "copy", "cpu", "cuda", "float", "double", "requires_grad")
 VALUES = ("item", "tolist", "numpy")
-METADATA = {
+SPELLED_OUT = {
     "size": "Sizes are in `x.shape`, the leading 1 included.",
     "dim": "The number of axes is `len(x.shape)`, the leading 1 included.",
     "ndim": "The number of axes is `len(x.shape)`, the leading 1 included.",
@@ -67,14 +59,23 @@ METADATA = {
     "device": "A flow has no devices: it is compiled for the one it runs on.",
     "mT": "Write `x.T`: it swaps the last two axes.",
     "data": "Take `.data` out.",
+    "clamp": "Write `Minimum(Maximum(x, low), high)`.",
+    "clip": "Write `Minimum(Maximum(x, low), high)`.",
+    "square": "Write `x * x`.",
+    "masked_fill": "Write `Where(mask, value, x)`.",
+    "log2": "Write `Log(x) / 0.6931471805599453`.",
+    "exp2": "Write `2.0 ** x`.",
+    "softplus": "Write `Log(1 + Exp(x))`.",
+    "var": "Write `Mean(x * x, dim=…) - Mean(x, dim=…) ** 2`.",
+    "std": "Write `Sqrt(Mean(x * x, dim=…) - Mean(x, dim=…) ** 2)`.",
 }  # fmt: skip
 
 
 def remedy_for(name: str) -> str:
     """What to write instead of torch's or numpy's `name`."""
     base = name.rstrip("_") if not name.startswith("_") else name
-    if base in METADATA:
-        return METADATA[base]
+    if base in SPELLED_OUT:
+        return SPELLED_OUT[base]
     if base in ALIGNED:
         return "Take it out: operands align by axis name."
     if base in CASTS:
@@ -86,7 +87,9 @@ def remedy_for(name: str) -> str:
         return "`vortex ops` lists the operators."
     op = OPERATORS[target]
     shown = {"Split": 'Split(x, "token", sub=4, token=4)', "Merge": 'Merge(x, "token", "dim", to="feat")',
-             "Cast": 'Cast(x, "bf16")'}.get(target)  # fmt: skip
+             "Cast": 'Cast(x, "bf16")', "Concat": 'Concat(a, b, dim="token")', "Union": "Union(a, b)",
+             "Conv1d": "Conv1d(x, [0.25, 0.5, 0.25])", "MaxPool1d": "MaxPool1d(x, 3)",
+             "topK": "topK(x, k=…)"}.get(target)  # fmt: skip
     if shown is None:
         axis = ", dim=…" if "dim" in op.signature.parameters else ""
         operands = [
@@ -96,32 +99,14 @@ def remedy_for(name: str) -> str:
     return f"Write `{shown}`."
 
 
-class Idiom:
-    """Stands for a torch attribute that was reported already: it can be called, indexed and passed on quietly."""
-
-    def __init__(self, x: Tensor) -> None:
-        self._x = x
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
-        return self._x
-
-    def __getattr__(self, name: str) -> Tensor:
-        return self._x
-
-    def __getitem__(self, index: object) -> Tensor:
-        return self._x
-
-    def as_tensor(self, recorder: Any) -> Tensor:
-        return self._x
-
-
-def torch_idiom(x: Tensor, name: str) -> Any:
+def torch_idiom(x: Tensor, name: str) -> Tensor:
+    """Reports an attribute that tensors of a flow do not have; what it gives can be called and used quietly."""
     recorder = current(f".{name}")
     if name in VALUES:
         recorder.report("item", what=f".{name}()")
     else:
         recorder.report("torch-idiom", name=f".{name}", remedy=remedy_for(name))
-    return Idiom(recorder.unknown())
+    return recorder.unknown()
 
 
 def foreign_call(library: str, name: str) -> Tensor:
@@ -130,9 +115,19 @@ def foreign_call(library: str, name: str) -> Tensor:
     return recorder.unknown()
 
 
-def torch_function(function: Any) -> Any:
+def torch_function(function: Any, args: tuple[Any, ...]) -> Any:
+    """torch called on a tensor of a flow, or arithmetic between one and a tensor of torch."""
     name = getattr(function, "__name__", str(function))
-    return foreign_call("torch", f"torch.{name}")
+    if any(type(each).__module__.split(".")[0] == "torch" for each in args):
+        return _array_operand("torch.Tensor")
+    return foreign_call("torch", f"torch.{name.strip('_')}")
+
+
+def _array_operand(given: str) -> Tensor:
+    """Reports an array with values as an operand: a flow gets those as parameters."""
+    recorder = current("An array")
+    recorder.report("not-a-tensor", op="A flow", given=given, remedy=ARRAY_REMEDY)
+    return recorder.unknown()
 
 
 ARITHMETIC = {
@@ -144,41 +139,34 @@ ARITHMETIC = {
 
 def numpy_function(name: str, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`numpy scalar * tensor` is arithmetic; every other numpy function is foreign."""
-    numbers = any(not isinstance(each, Tensor) and number(each) is not None for each in inputs)
-    if method == "__call__" and name in ARITHMETIC and numbers and not kwargs:
-        return OPERATORS[ARITHMETIC[name]](*inputs)
+    others = [each for each in inputs if not isinstance(each, Tensor)]
+    if method == "__call__" and name in ARITHMETIC and not kwargs:
+        if others and all(number(each) is not None for each in others):
+            return OPERATORS[ARITHMETIC[name]](*inputs)
+        if others:
+            return _array_operand("numpy.ndarray")
     return foreign_call("numpy", f"numpy.{name}")
 
 
-@functools.lru_cache(maxsize=64)
-def calls_by_place(file: str) -> dict[tuple[int, int, int, int], str]:
-    """Names that are called in a file, by the place of the call, to tell `max(x)` from a branch on x."""
-    try:
-        with open(file, encoding="utf-8") as opened:
-            tree = ast.parse(opened.read())
-    except (OSError, SyntaxError, ValueError):
-        return {}
-    return {
-        (node.lineno, node.col_offset + 1, node.end_lineno or 0, (node.end_col_offset or 0) + 1): node.func.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    }
+def called_at(recorder: Recorder) -> str:
+    """What the author's line calls here (`max`, `math.sqrt`), or nothing."""
+    place = recorder.locate()
+    return recorder.source.calls.get(place, "") if place is not None else ""
 
 
-def builtin_at(place: Location | None, file: str) -> str | None:
-    """The builtin whose call stands at this place, if any."""
-    if place is None:
-        return None
-    name = calls_by_place(file).get((place.line, place.column, place.end_line, place.end_column))
-    return name if name in BUILTINS else None
+def builtin_or(x: Tensor, slug: str, **facts: Any) -> None:
+    """Reports the builtin or the function of `math` that asked, or else the mistake `slug`.
 
-
-def builtin_or(slug: str, **facts: Any) -> None:
-    """Reports the builtin that asked, or else the mistake `slug`."""
+    A tensor that stands for an earlier mistake is let through.
+    """
     recorder = current("A tensor")
-    name = builtin_at(recorder.locate(), recorder.file)
-    if name is not None:
+    if x.type is None and x.state is None:
+        return
+    name = called_at(recorder)
+    if name in BUILTINS:
         recorder.report("builtin", name=name, remedy=BUILTINS[name])
+    elif name.startswith(("math.", "cmath.")):
+        recorder.report("foreign-call", name=name, remedy=remedy_for(name.rsplit(".", 1)[-1]))
     else:
         recorder.report(slug, **facts)
 
@@ -187,7 +175,7 @@ def branch(x: Tensor) -> bool:
     """Reports a branch; goes on with True once, and stops where the same branch comes again (a while loop)."""
     recorder = current("A tensor")
     place = recorder.locate()
-    builtin_or("branch")
+    builtin_or(x, "branch")
     if place in recorder.branches:
         raise StopMethod
     recorder.branches.add(place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from vortex.dsl.diagnostics import nearest
 from vortex.dsl.flow import POLICY, own_attributes, vFlow
 from vortex.dsl.ir import Policy
 from vortex.dsl.policy import Budget, Layers, PolicyError
+from vortex.dsl.trace import sentence
 
 Report = Callable[..., None]
 """report(slug, key, **facts): key says which attribute the finding points at."""
@@ -21,31 +23,58 @@ def overridden(flow: type[vFlow], overrides: Mapping[str, Any], report: Report) 
     values: dict[str, Any] = {}
     for key, given in overrides.items():
         if key not in known:
-            report("unknown-key", key, key=key, flow=flow.__name__, near=nearest(key, known), names=", ".join(known))
+            report(
+                "unknown-key",
+                key,
+                key=key,
+                flow=flow.__name__,
+                near=nearest(key, known),
+                names=", ".join(known),
+            )
             continue
-        values[key] = converted(given, own.get(key, getattr(flow, key, None)))
+        if key in POLICY:
+            values[key] = converted(given)
+            continue
+        value = converted(given) if not isinstance(own[key], str) else given
+        if isinstance(value, int) and type(own[key]) is float:
+            value = float(value)
+        if _kind(value) != _kind(own[key]) and own[key] is not None:
+            report(
+                "bad-value", key, key=key, value=repr(given), wanted=_kind(own[key]), example=repr(own[key])
+            )
+            continue
+        values[key] = value
     return values
 
 
-def converted(given: Any, like: Any) -> Any:
-    """A string from a command line as the kind of value that stands in the class; other values as they are."""
+def converted(given: Any) -> Any:
+    """A string from a command line as the value it spells: a number, a boolean, a tuple or list; else the string."""
     if not isinstance(given, str):
         return given
     text = given.strip()
-    if text in ("True", "False", "true", "false") and not isinstance(like, str):
-        return text in ("True", "true")
-    for kind in (int, float):
-        if isinstance(like, str) and like and not like.isdigit():
-            break
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return given
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return given
+    return value if isinstance(value, int | float | tuple | list) else given
 
 
-def check_policy(flow: type[vFlow], values: Mapping[str, Any], layers: int, report: Report) -> Policy | None:
-    """The policy that a flow asks for, or None when something in it is wrong."""
+def _kind(value: object) -> str:
+    """How a message names the kind of a hyper-parameter's value."""
+    names = {bool: "True or False", int: "an integer", float: "a number", str: "a string",
+             tuple: "a sequence", list: "a sequence"}  # fmt: skip
+    return names.get(type(value), f"a {type(value).__name__}")
+
+
+def check_policy(
+    flow: type[vFlow], values: Mapping[str, Any], layers: int | None, report: Report
+) -> Policy | None:
+    """The policy that a flow asks for, or None when something in it is wrong.
+
+    layers  of the model, where one is known: layer numbers are checked against it
+    """
     given = {name: values.get(name, getattr(flow, name)) for name in POLICY}
     wrong = False
 
@@ -74,9 +103,18 @@ def check_policy(flow: type[vFlow], values: Mapping[str, Any], layers: int, repo
                wanted='a number of tokens or "auto"', example=4096)  # fmt: skip
     _check_expression("budget", "budget", Budget.parse, given["budget"], refuse)
     _check_expression(
-        "layers", "dense_layers", lambda text: Layers.parse(text), given["dense_layers"], refuse
+        "layers", "dense_layers", lambda text: _layers(text, layers), given["dense_layers"], refuse
     )
-    return None if wrong else Policy(**{**given, "budget": str(given["budget"])})
+    if wrong:
+        return None
+    plain = {"budget": str(given["budget"]), "dense_layers": str(Layers.parse(given["dense_layers"]))}
+    return Policy(**{**given, **plain})
+
+
+def _layers(text: Any, layers: int | None) -> None:
+    parsed = Layers.parse(text)
+    if layers is not None:
+        parsed.numbers(layers)
 
 
 def _integer(value: object) -> bool:
@@ -87,5 +125,5 @@ def _check_expression(slug: str, key: str, parse: Callable[[Any], Any], value: A
     try:
         parse(value)
     except PolicyError as error:
-        remedy = error.remedy[:1].upper() + error.remedy[1:]
-        refuse(slug, key, text=repr(value), error=error.message, remedy=remedy, span=(error.start, error.end))
+        span = (error.start, error.end) if isinstance(value, str) else None
+        refuse(slug, key, text=repr(value), error=error.message, remedy=sentence(error.remedy), span=span)

@@ -13,6 +13,9 @@ from vortex.dsl.ops.storage import BITS
 MONOTONE = ("Exp", "Log", "Sqrt", "Sigmoid", "Tanh", "Softmax")
 """Steps that keep the order of the blocks (Softmax over block, Log and Sqrt where they are defined)."""
 
+BOUNDED = ("Softmax", "Normalize", "Sigmoid", "Tanh", "Log", "L2Norm")
+"""Steps after which the size of q k^T no longer shows."""
+
 
 def lints(program: Program) -> list[Diagnostic]:
     found = [*unread_entries(program), *large_entries(program)]
@@ -75,7 +78,13 @@ def large_entries(program: Program) -> Iterator[Finding]:
 
 
 def monotone_steps(program: Program) -> Iterator[Finding]:
+    """A step between scores and topK that keeps their order. Heads that share their scores combine its values."""
+    if program.policy.share_heads:
+        return
     nodes = program.indexer.nodes
+    # A block scored -inf is never selected, and Exp or Softmax would make it eligible.
+    if any(node.op == "Const" and node.attr("value") == -math.inf for node in nodes):
+        return
     uses = consumers(program.indexer)
     kept = {store.value for store in program.indexer.stores}
     for number, node in enumerate(nodes):
@@ -103,21 +112,19 @@ def whole_keys(program: Program) -> Iterator[Finding]:
 
 
 def unscaled_softmax(program: Program) -> Iterator[Finding]:
+    """Softmax over a product with q that no number and no parameter without axes scaled on the way."""
     nodes = program.indexer.nodes
-    for node in nodes:
-        if node.op == "Softmax" and _reaches_query(program, node.inputs[0], in_product=False):
+    query, product = set(), set()
+    for number, node in enumerate(nodes):
+        inputs = node.inputs
+        scaled = node.op in ("Mul", "Div") and any(not nodes[each].type.axes for each in inputs)
+        if node.op == "Softmax" and inputs[0] in product:
             yield "unscaled", node.location, {}
-
-
-def _reaches_query(program: Program, number: int, in_product: bool) -> bool:
-    """Whether a product with q arrives here with nothing that scales it on the way."""
-    nodes = program.indexer.nodes
-    node = nodes[number]
-    if node.op == "Input":
-        return in_product and node.attr("name") == "q"
-    if node.op in ("Softmax", "Normalize", "Sigmoid", "Tanh", "topK"):
-        return False
-    if node.op in ("Mul", "Div") and any(not nodes[each].type.axes for each in node.inputs):
-        return False
-    product = in_product or node.op == "GeMM"
-    return any(_reaches_query(program, each, product) for each in node.inputs)
+        if scaled or node.op in BOUNDED or node.type.dtype != "fp32":
+            continue
+        if node.op == "Input" and node.attr("name") == "q":
+            query.add(number)
+        elif any(each in product for each in inputs):
+            product.add(number)
+        elif any(each in query for each in inputs):
+            (product if node.op in ("GeMM", "Mul") else query).add(number)

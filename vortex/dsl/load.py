@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import types
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from vortex.dsl.session import Session, explain, one_line
 from vortex.dsl.source import Source
 from vortex.dsl.tensor import Tensor
 from vortex.dsl.trace import OutsideFlow, current
+from vortex.dsl.verify import verify
 
 MODULE = "vortex_algorithm"
 """Name under which an algorithm file is run."""
@@ -85,9 +87,11 @@ def trace_flow(
             source = _read(path)
         except _Refused:
             source = Source(path, "")
-    session = Session(flow, source, shape or Shape())
+    session = Session(flow, source, shape or Shape(), known_model=shape is not None)
     with _undefined_names(flow, source):
         program = session.run(overrides or {})
+    if program is not None:
+        verify(program)
     ordered = sorted(
         session.findings, key=lambda finding: (finding.severity != "error", finding.line, finding.column)
     )
@@ -106,7 +110,9 @@ def _execute(source: Source) -> types.ModuleType:
     module = types.ModuleType(MODULE)
     module.__file__ = source.path
     try:
-        code = compile(source.text, source.path, "exec", dont_inherit=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            code = compile(source.text, source.path, "exec", dont_inherit=True)
     except SyntaxError as error:
         line, column = error.lineno or 1, max(error.offset or 1, 1)
         end = error.end_offset if error.end_offset and error.end_lineno == line else column + 1
@@ -202,6 +208,28 @@ class UnknownName:
 
     def as_tensor(self, recorder: Any) -> Tensor:
         return self._report()
+
+    def _used(self, *args: Any) -> Any:
+        return self._report()
+
+    def __bool__(self) -> bool:
+        self._report()
+        return True
+
+    def __iter__(self) -> Iterator[Any]:
+        self._report()
+        return iter(())
+
+    def __index__(self) -> int:
+        self._report()
+        return 1
+
+
+for _name in (
+    "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow",
+    "rpow", "and", "rand", "or", "ror", "matmul", "rmatmul", "lt", "le", "gt", "ge", "neg", "abs", "invert", "getitem",
+):  # fmt: skip
+    setattr(UnknownName, f"__{_name}__", UnknownName._used)
 
 
 class _undefined_names:

@@ -6,8 +6,10 @@ import re
 from typing import Any
 
 from vortex.dsl.axes import Axis, TensorType
-from vortex.dsl.ir import Location, Node, Shape, Weight
+from vortex.dsl.ir import Location, Shape, Weight
+from vortex.dsl.ops.elementwise import nearest_dtype
 from vortex.dsl.problem import Problem
+from vortex.dsl.registry import Inferred
 from vortex.dsl.tensor import Tensor
 
 INITS = ("normal", "zeros", "ones", "uniform", "orthogonal", "arange")
@@ -51,7 +53,15 @@ class Parameter:
         if not isinstance(self.name, str) or not self.name:
             raise Problem("parameter-spec", name=repr(self.name), error="the name is no string")
         if self.dtype not in DTYPES:
-            raise Problem("unknown-dtype", dtype=self.dtype, names=DTYPES)
+            raise Problem(
+                "unknown-dtype", dtype=self.dtype, near=nearest_dtype(self.dtype), names=", ".join(DTYPES)
+            )
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise Problem(
+                "parameter-spec", name=self.name, error=f"the seed {self.seed!r} is no whole number"
+            )
+        if self.file is not None and not isinstance(self.file, str):
+            raise Problem("parameter-source", name=self.name, error=f"the file {self.file!r} is no path")
         if (self.file is None) == (self.init is None):
             raise Problem("parameter-source", name=self.name, error="give either file or init")
         if self.init is not None and self.init not in INITS:
@@ -66,7 +76,7 @@ class Parameter:
             if name in ("layer", "kv") and not size and not axes:
                 leading.append(name)
                 continue
-            if not re.fullmatch(r"[A-Za-z_]\w*", name) or name in ("block", "layer", "kv"):
+            if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or name in ("block", "layer", "kv"):
                 raise Problem("parameter-spec", name=self.name, error=f"{word!r} cannot stand here")
             if not size and name not in known:
                 raise Problem("parameter-spec", name=self.name, error=f"the axis {name} needs a size")
@@ -79,7 +89,7 @@ class Parameter:
                 "parameter-spec", name=self.name, error="an axis is named twice, or kv before layer"
             )
         return Weight(self.name, tuple(axes), "layer" in leading, "kv" in leading, self.dtype,
-                      self.file, self.init, int(self.seed))  # fmt: skip
+                      self.file, self.init, self.seed)  # fmt: skip
 
     def as_tensor(self, recorder: Any) -> Tensor:
         """The parameter as an operand of the function that is being traced."""
@@ -94,10 +104,9 @@ class Parameter:
             return recorder.unknown()
         dtype = weight.dtype if weight.dtype in ("int32", "bool") else "fp32"
         place: Location | None = recorder.locate()
-        recorder.nodes.append(
-            Node("Weight", (), (("name", weight.name),), TensorType(weight.axes, dtype), place)
+        return recorder.emit(
+            "Weight", (), Inferred(TensorType(weight.axes, dtype), {"name": weight.name}), place
         )
-        return Tensor(recorder, recorder.nodes[-1].type, len(recorder.nodes) - 1, place)
 
     def __getattr__(self, name: str) -> Any:
         """Everything a tensor can do (`.T`, arithmetic through the operators) in a method that is traced."""

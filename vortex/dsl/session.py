@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,22 +26,29 @@ STATE_ROUNDS = 8
 
 @dataclass
 class Session:
-    """One flow being traced; `findings` collects what is wrong in all of it."""
+    """One flow being traced; `findings` collects what is wrong in all of it.
+
+    known_model  whether `shape` is that of a model, not the stated default: layer numbers are checked then
+    """
 
     flow: type[vFlow]
     source: Source
     shape: Shape
     view: View = PER_HEAD
+    known_model: bool = False
     findings: list[Diagnostic] = field(default_factory=list)
     reads: set[str] = field(default_factory=set)
+    overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def report(self, slug: str, location: Location | None, **facts: Any) -> None:
         self.findings.append(diagnose(slug, self.source.path, location, **facts))
 
     def run(self, overrides: Mapping[str, Any]) -> Program | None:
         """The traced program, or None when anything but a lint was found."""
+        self.overrides = overrides
         values = overridden(self.flow, overrides, self._report_attribute)
-        policy = check_policy(self.flow, values, self.shape.layers, self._report_attribute)
+        layers = self.shape.layers if self.known_model else None
+        policy = check_policy(self.flow, values, layers, self._report_attribute)
         block_size = policy.block_size if policy is not None else 16
         values = {**values, "scale": self.shape.head_dim**-0.5}
         token = READS.set(self.reads)
@@ -59,29 +66,45 @@ class Session:
     def _failed(self) -> bool:
         return any(finding.severity == "error" for finding in self.findings)
 
+    @property
+    def _classes(self) -> list[type]:
+        """The flow and the classes it inherits from, up to vFlow."""
+        return list(self.flow.__mro__[: self.flow.__mro__.index(vFlow)])
+
     def _report_attribute(self, slug: str, at: str, /, **facts: Any) -> None:
-        place = self.source.attribute(self.flow.__name__, at, facts.pop("span", None))
-        self.report(slug, place, **facts)
+        """A finding at the value of an attribute; one that was overridden from outside has no place in the file."""
+        span = facts.pop("span", None)
+        places = [] if at in self.overrides else [each.__name__ for each in self._classes]
+        found = (self.source.attribute(name, at, span) for name in places)
+        self.report(slug, next((place for place in found if place is not None), None), **facts)
+
+    def _place_of_method(self, name: str) -> Location | None:
+        """The `def` of a method in the class that defines it, or the flow where that is in another file."""
+        for each in self._classes:
+            if name in vars(each):
+                return self.source.method(each.__name__, name) or self.source.flow(self.flow.__name__)
+        return self.source.flow(self.flow.__name__)
 
     def _check_attributes(self) -> None:
-        own = own_attributes(self.flow)
-        for key in own:
-            if key not in self.reads:
+        read = self.reads | {name for each in self._classes for name in names_in(each)}
+        for key in own_attributes(self.flow):
+            if key not in read:
                 near = nearest(key, [*Policy.__dataclass_fields__, "forward_cache"])
                 self._report_attribute("unread-attribute", key, key=key, near=near)
         for name in vars(self.flow):
             if name.startswith("forward") and name not in ("forward_cache", "forward_indexer"):
                 near = nearest(name, ["forward_cache", "forward_indexer"])
-                place = self.source.method(self.flow.__name__, name)
-                self.report("unknown-method", place, method=name, near=near)
+                self.report("unknown-method", self._place_of_method(name), method=name, near=near)
+        if any("__init__" in vars(each) for each in self._classes):
+            self.report("init", self._place_of_method("__init__"), flow=self.flow.__name__)
 
     def _trace_cache(self, block_size: int) -> FlowRecorder:
-        recorder = FlowRecorder(self.source.path, "cache", self.shape, block_size, self.view)
+        recorder = FlowRecorder(self.source, "cache", self.shape, block_size, self.view)
         method = self._method("forward_cache", ("c",))
         if method is not None:
             result = self._call(recorder, "forward_cache", method, CacheView(recorder))
-            if result is not None:
-                recorder.report("cache-result", self.source.method(self.flow.__name__, "forward_cache"))
+            if result is not None and result is not STOPPED:
+                recorder.report("cache-result", self._place_of_method("forward_cache"))
         self.findings += recorder.findings
         return recorder
 
@@ -90,13 +113,13 @@ class Session:
     ) -> tuple[FlowRecorder | None, dict[str, StateUse]]:
         method = self._method("forward_indexer", ("q", "c"))
         if method is None:
-            if inspect.getattr_static(self.flow, "forward_indexer", None) is None:
+            if inspect.getattr_static(self.flow, "forward_indexer", None) is None and not self._failed():
                 place = self.source.flow(self.flow.__name__)
                 self.report("no-indexer", place, flow=self.flow.__name__)
             return None, {}
         known: dict[str, StateUse] | None = None
         for _ in range(STATE_ROUNDS):
-            recorder = FlowRecorder(self.source.path, "indexer", self.shape, block_size, self.view)
+            recorder = FlowRecorder(self.source, "indexer", self.shape, block_size, self.view)
             recorder.weights = cache.weights
             view = IndexerView(recorder, cache.entries, known)
             q = recorder.input("q")
@@ -117,7 +140,7 @@ class Session:
         static = inspect.getattr_static(self.flow, name, None)
         if static is None:
             return None
-        place = self.source.method(self.flow.__name__, name)
+        place = self._place_of_method(name)
         function = static.__func__ if isinstance(static, staticmethod | classmethod) else static
         if not inspect.isfunction(function):
             self.report(
@@ -151,21 +174,26 @@ class Session:
         """Runs a method of the author; whatever it raises becomes a finding at the author's line."""
         with recording(recorder):
             try:
-                return method(*args)
+                result = method(*args)
+                if inspect.isgenerator(result) or inspect.iscoroutine(result):
+                    result.close()
+                return result
             except StopMethod:
                 return STOPPED
             except RecursionError:
-                recorder.report("recursion", self.source.method(self.flow.__name__, name))
+                recorder.report("recursion", self._place_of_method(name))
             except (Exception, SystemExit) as error:
-                place = self.source.raised(error) or self.source.method(self.flow.__name__, name)
+                place = self.source.raised(error) or self._place_of_method(name)
                 slug, facts = explain(error, name)
                 recorder.report(slug, place, **facts)
         return STOPPED
 
     def _resolve_result(self, recorder: FlowRecorder, result: Any) -> None:
-        place = self.source.method(self.flow.__name__, "forward_indexer")
+        place = self._place_of_method("forward_indexer")
         if isinstance(result, Attention):
             result = result.result
+            if result is None:
+                return
         if result is STOPPED:
             return
         unused = recorder.unused_sets()
@@ -181,7 +209,10 @@ class Session:
             with recording(recorder):
                 result = result.as_tensor(recorder)
         if not isinstance(result, Tensor):
-            recorder.report("scalar-result", place, given=f"a {type(result).__name__}")
+            recorder.report("scalar-result", place, given=described(result))
+            return
+        if result.owner is not recorder:
+            recorder.report("other-method", place, which=f"forward_{result.owner.which}")
             return
         if result.type is None or result.node is None:
             return
@@ -227,10 +258,31 @@ STOPPED = object()
 """What a method that ended early returned: nothing can be said about its result."""
 
 
+def names_in(flow: type) -> Iterator[str]:
+    """Names that the code of a class's methods mentions, read while tracing or not."""
+    for value in vars(flow).values():
+        inner = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+        pending = [inner.__code__] if inspect.isfunction(inner) else []
+        while pending:
+            code = pending.pop()
+            yield from code.co_names
+            pending += [each for each in code.co_consts if inspect.iscode(each)]
+
+
+def described(value: object) -> str:
+    """What a value is, for a message: "a tuple", "an int"."""
+    if value is True or value is False or isinstance(value, int | float):
+        return f"the number {value!r}"
+    name = type(value).__name__
+    return f"an {name}" if name[0] in "aeiouAEIOU" else f"a {name}"
+
+
 def explain(error: BaseException, method: str) -> tuple[str, dict[str, Any]]:
     """The catalogue entry for what an author's method raised."""
     if isinstance(error, OutsideFlow):
         return "outside", {"op": error.op}
+    if isinstance(error, NameError) and not isinstance(error, UnboundLocalError) and error.name:
+        return "unknown-operator", {"name": error.name, "near": ""}
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return "raised", {"method": method, "error": one_line(text)}
 

@@ -47,10 +47,10 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[object, ...]:
-        """Sizes with the leading 1; `block` has no size while tracing and stands as its name."""
+        """Sizes with the leading 1; `block` has no size while tracing, and using it as one is an error."""
         if self.type is None:
             return (1,)
-        return (1, *(axis.name if axis.size is None else axis.size for axis in self.type.axes))
+        return (1, *(BlockCount(axis.name) if axis.size is None else axis.size for axis in self.type.axes))
 
     def __getitem__(self, index: object) -> Any:
         from vortex.dsl.trace import subscript
@@ -63,6 +63,12 @@ class Tensor:
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
         return torch_idiom(self, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        """A torch method that was reported already goes on quietly; any other tensor cannot be called."""
+        if self.type is not None:
+            self._refuse("called")
+        return self
 
     def __setattr__(self, name: str, value: object) -> None:
         self._refuse("inplace")
@@ -88,14 +94,15 @@ class Tensor:
 
     def __iter__(self) -> Any:
         from vortex.dsl.foreign import builtin_or
+        from vortex.dsl.trace import current
 
-        builtin_or("iterate")
-        return iter(())
+        builtin_or(self, "iterate")
+        return iter((current("A tensor").unknown(),))
 
     def __len__(self) -> int:
         from vortex.dsl.foreign import builtin_or
 
-        builtin_or("iterate")
+        builtin_or(self, "iterate")
         return 1
 
     def __contains__(self, item: object) -> bool:
@@ -105,7 +112,7 @@ class Tensor:
     def _value(self, what: str) -> None:
         from vortex.dsl.foreign import builtin_or
 
-        builtin_or("item", what=what)
+        builtin_or(self, "item", what=what)
 
     def __float__(self) -> float:
         self._value("float()")
@@ -147,7 +154,7 @@ class Tensor:
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         from vortex.dsl.foreign import torch_function
 
-        return torch_function(function)
+        return torch_function(function, args)
 
 
 def _binary(name: str, reflected: bool = False) -> Any:
@@ -160,6 +167,22 @@ def _binary(name: str, reflected: bool = False) -> Any:
 def _unary(name: str) -> Any:
     return lambda self: OPERATORS[name](self)
 
+
+class BlockCount(str):
+    """Stands in a shape for the number of blocks, which differs by request."""
+
+    def _unknown(self, *args: object) -> int:
+        from vortex.dsl.trace import report
+
+        report("block-count")
+        return 1
+
+
+for _name in (
+    "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow",
+    "rpow", "lt", "le", "gt", "ge", "neg", "index", "int", "float",
+):  # fmt: skip
+    setattr(BlockCount, f"__{_name}__", BlockCount._unknown)
 
 for _name, _op in {
     "add": "Add", "sub": "Sub", "mul": "Mul", "truediv": "Div", "floordiv": "FloorDiv", "mod": "Mod", "pow": "Pow",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import itertools
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +18,7 @@ from vortex.dsl.ops.select import SECOND_INPUT
 from vortex.dsl.policy import PolicyError
 from vortex.dsl.problem import Problem
 from vortex.dsl.registry import FUNCTION, OPERATORS, Inferred, Operator
+from vortex.dsl.source import Source
 from vortex.dsl.tensor import Tensor
 
 NODE_LIMIT = 20_000
@@ -31,12 +32,13 @@ class StopMethod(Exception):
 class Recorder:
     """Nodes and stores of one function while it is traced, and what was found wrong in it.
 
-    file   the author's file: locations are the innermost frame that runs in it
-    which  "cache" or "indexer"
+    source  the author's file: locations are the innermost frame that runs in it
+    which   "cache" or "indexer"
     """
 
-    def __init__(self, file: str, which: str, shape: Shape) -> None:
-        self.file = file
+    def __init__(self, source: Source, which: str, shape: Shape) -> None:
+        self.source = source
+        self.file = source.path
         self.which = which
         self.shape = shape
         self.nodes: list[Node] = []
@@ -52,12 +54,7 @@ class Recorder:
             frame = frame.f_back  # type: ignore[assignment]
         if frame is None:
             return None
-        spans = frame.f_code.co_positions()
-        span = next(itertools.islice(spans, frame.f_lasti // 2, None), (None,) * 4)
-        line, end_line, column, end_column = span
-        if line is None or column is None:
-            return Location(frame.f_lineno, 1, frame.f_lineno, 1)
-        return Location(line, column + 1, end_line or line, (end_column or column) + 1)
+        return self.source.instruction(frame.f_code, frame.f_lasti, frame.f_lineno)
 
     def report(self, slug: str, location: Location | None = None, **facts: Any) -> None:
         finding = diagnose(slug, self.file, location or self.locate(), **facts)
@@ -76,6 +73,8 @@ class Recorder:
         return Tensor(self, result, len(self.nodes) - 1, place)
 
     def constant(self, value: float | int | bool) -> Tensor:
+        # One object for NaN, so that a program equals itself read back from text.
+        value = math.nan if value != value else value
         return self.emit("Const", (), OPERATORS["Const"].rule(value=value))
 
     def unknown(self) -> Tensor:
@@ -120,6 +119,11 @@ def current(op: str) -> Recorder:
     return recorder
 
 
+ARRAY_REMEDY = (
+    'Values from outside are parameters: `Parameter("name", "dim r=16", file="values.safetensors")`.'
+)
+
+
 def report(slug: str, **facts: Any) -> None:
     current("A tensor").report(slug, **facts)
 
@@ -136,6 +140,8 @@ def number(value: object) -> bool | int | float | None:
 def apply(op: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Records one application: binds the arguments, infers the type, appends the node. Errors become findings."""
     recorder = current(op.name)
+    if any(isinstance(each, Tensor) and each.type is None for each in kwargs.values()):
+        return recorder.unknown()
     try:
         bound = _bind(op, args, kwargs)
     except Problem as problem:
@@ -174,11 +180,15 @@ def _bind(op: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Bound
     if len(args) > len(slots) and not open_ended and named:
         extra = args[len(slots)]
         if number(extra) is not None or isinstance(extra, str | tuple | list):
-            raise Problem("positional", op=op.name, name=named[0].name, value=_short(extra))
+            names = [each.name for each in named if each.name in ("dim", "k", "max", "to")]
+            if not isinstance(extra, int | float):
+                names = names[:1]
+            raise Problem("positional", op=op.name, names="` and `".join(names),
+                          calls="` or `".join(f"{name}={_short(extra)}" for name in names))  # fmt: skip
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
-        hint = nearest_argument(kwargs, [each.name for each in parameters])
+        hint = nearest_argument(kwargs, [each.name for each in parameters]) or _several_operands(op, args)
         raise Problem(
             "arguments", op=op.name, error=f"{error}{hint}", signature=plain_signature(signature)
         ) from None
@@ -196,20 +206,33 @@ def _bind(op: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Bound
         elif each.name in bound.arguments:
             positional.append((each.name, bound.arguments[each.name], takes_tensor))
     for name, value in keyword.items():
-        if isinstance(value, Tensor):
+        plain = number(value)
+        if plain is not None:
+            keyword[name] = plain
+        if isinstance(value, Tensor) or hasattr(value, "as_tensor"):
             raise Problem("arguments", op=op.name, error=f"{name} is a setting, not a tensor",
                           signature=plain_signature(signature))  # fmt: skip
     return _Bound(positional, keyword)
 
 
+def _several_operands(op: Operator, args: tuple[Any, ...]) -> str:
+    """Reductions that were given two tensors were meant element by element."""
+    instead = {"Max": "Maximum(a, b)", "Min": "Minimum(a, b)", "Sum": "a + b", "Mean": "(a + b) / 2"}
+    several = len(args) > 1 and op.name in instead
+    return f"; element by element it is {instead[op.name]}" if several else ""
+
+
 def plain_signature(signature: inspect.Signature) -> str:
     """The signature as an author writes a call: names and defaults, no annotations."""
-    plain = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
+    plain = []
+    for each in signature.parameters.values():
+        kind = each.POSITIONAL_OR_KEYWORD if each.kind is each.POSITIONAL_ONLY else each.kind
+        plain.append(each.replace(annotation=inspect.Parameter.empty, kind=kind))
     return str(inspect.Signature(plain))
 
 
 def nearest_argument(given: dict[str, Any], known: list[str]) -> str:
-    torch_names = {"axis": "dim", "keepdim": "", "keepdims": "", "dims": "dim"}
+    torch_names = {"axis": "dim", "axes": "dim", "dims": "dim", "dtype": "to", "top": "k", "n": "k"}
     for name in given:
         if name in known:
             continue
@@ -217,8 +240,13 @@ def nearest_argument(given: dict[str, Any], known: list[str]) -> str:
             return "; reductions remove their axis, and elementwise operators align by axis name without it"
         if torch_names.get(name) in known:
             return f"; write {torch_names[name]}="
-        return nearest(name, known)
+        near = nearest(name, known)
+        return f".{near.rstrip('?.')}?" if near else ""
     return ""
+
+
+def sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _short(value: object) -> str:
@@ -226,9 +254,17 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def own(recorder: Recorder, tensor: Tensor) -> Tensor:
+    """The tensor, or an unknown one after a finding where it was made in another method or another trace."""
+    if tensor.owner is recorder:
+        return tensor
+    recorder.report("other-method", which=f"forward_{tensor.owner.which}")
+    return recorder.unknown()
+
+
 def _operand(recorder: Recorder, op: Operator, name: str, value: Any) -> Tensor | None:
     if isinstance(value, Tensor):
-        return value
+        return own(recorder, value)
     if hasattr(value, "as_tensor"):
         return value.as_tensor(recorder)
     plain = number(value)
@@ -237,7 +273,11 @@ def _operand(recorder: Recorder, op: Operator, name: str, value: Any) -> Tensor 
             plain = float(plain)
         return recorder.constant(plain)
     remedy = 'Pass what an operator returned, c["name"], q, or a number.'
-    if value is None:
+    if type(value).__module__.split(".")[0] in ("numpy", "torch"):
+        remedy = ARRAY_REMEDY
+    elif isinstance(value, list | tuple) and op.name in ("Concat", "Union"):
+        remedy = f"Unpack it: `{op.name}(*xs…)`."
+    elif value is None:
         remedy = "An operator was given nothing: does a helper lack its `return`?"
     elif isinstance(value, Operator) or callable(value):
         remedy = "Call it first."
@@ -255,7 +295,7 @@ def _infer(
         return recorder.unknown()
     except PolicyError as error:
         recorder.report("budget", text=repr(keyword.get("k", keyword.get("max"))), error=error.message,
-                        remedy=error.remedy[:1].upper() + error.remedy[1:])  # fmt: skip
+                        remedy=sentence(error.remedy))  # fmt: skip
         return recorder.unknown()
     if op.name == "attn":
         return attend(recorder, operands)
@@ -284,7 +324,12 @@ def _apply_unknown(recorder: Recorder, op: Operator, operands: list[Tensor], key
     pending = all(tensor.state for tensor in operands if tensor.type is None)
     if not pending:
         return recorder.unknown()
-    if op.name in ("topK", "topP", "Threshold") and keyword.get("dim", "block") in ("block", 1):
+    if op.name in ("topK", "topP", "Threshold") and keyword.get("dim", "block") in (
+        "block",
+        1,
+        -1,
+        ("block",),
+    ):
         return recorder.emit("First", (), OPERATORS["First"].rule(0))
     known = [tensor for tensor in operands if tensor.type is not None and tensor.type.axes]
     if op.family == "elementwise" and known and op.name != "Cast":
@@ -303,12 +348,28 @@ class Attention:
     def __init__(self, result: Tensor | None) -> None:
         self.result = result
 
+    def as_tensor(self, recorder: Recorder) -> Tensor:
+        recorder.report("attn-used")
+        return recorder.unknown()
+
+    def _used(self, *args: object) -> Tensor:
+        return self.as_tensor(current("attn"))
+
+    def __getattr__(self, name: str) -> Tensor:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._used()
+
+
+for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "matmul", "rmatmul", "neg", "getitem"):
+    setattr(Attention, f"__{_name}__", Attention._used)
+
 
 def attend(recorder: Recorder, operands: list[Tensor]) -> Attention:
     for name, tensor in zip("qkv", operands[:3], strict=True):
         node = recorder.nodes[tensor.node]
         if node.op != "Input" or node.attr("name") != name:
-            shown = node.attr("name") if node.op == "Input" else node.op
+            shown = f"{node.attr('name')}" if node.op == "Input" else f"the result of {node.op}"
             recorder.report("attn-inputs", given=shown, name=name)
     return Attention(operands[3])
 
@@ -318,6 +379,11 @@ def subscript(x: Tensor, index: object) -> Any:
     from vortex.dsl.ops.shape import normal_index
 
     recorder = current("A subscript")
+    given = index if isinstance(index, tuple) else (index,)
+    if any(isinstance(each, Tensor) or hasattr(each, "as_tensor") for each in given):
+        recorder.report("tensor-index")
+        return recorder.unknown()
+    x = own(recorder, x)
     if x.type is None:
         return Tensor(recorder, None, location=recorder.locate(), state=x.state)
     try:

@@ -81,10 +81,13 @@ def _inferred(function: Function, node: Node, which: str) -> TensorType:
 
 
 def call_form(node: Node) -> tuple[list[object], dict[str, object]]:
-    """A node's attributes as its rule takes them: Transpose and Merge list axes by position."""
+    """A node's attributes as its rule takes them: some operators name axes by position."""
     attrs: dict[str, object] = dict(node.attrs)
-    positional = list(attrs.pop("axes")) if "axes" in attrs else []  # type: ignore[call-overload]
-    return positional, attrs
+    if node.op in ("Transpose", "Merge"):
+        return list(attrs.pop("axes")), attrs  # type: ignore[call-overload]
+    if node.op == "Split":
+        return [attrs.pop("axis")], attrs
+    return [], attrs
 
 
 def _leaf(program: Program, node: Node, which: str, view: View) -> TensorType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,16 +10,17 @@ from vortex.dsl.axes import BLOCK, TensorType, computed
 from vortex.dsl.diagnostics import nearest
 from vortex.dsl.ir import Location, Node, Shape, Store
 from vortex.dsl.ops.select import is_block_set
+from vortex.dsl.source import Source
 from vortex.dsl.tensor import Tensor
-from vortex.dsl.trace import Recorder, number
+from vortex.dsl.trace import ARRAY_REMEDY, Recorder, number, own
 from vortex.dsl.view import View
 
 
 class FlowRecorder(Recorder):
     """A recorder that also knows the model's inputs and what the function has stored."""
 
-    def __init__(self, file: str, which: str, shape: Shape, block_size: int, view: View) -> None:
-        super().__init__(file, which, shape)
+    def __init__(self, source: Source, which: str, shape: Shape, block_size: int, view: View) -> None:
+        super().__init__(source, which, shape)
         self.block_size = block_size
         self.view = view
         self.entries: dict[str, Tensor] = {}
@@ -59,14 +61,15 @@ class FlowRecorder(Recorder):
     def value_of(self, name: str, value: object) -> Tensor | None:
         """What is assigned, as a tensor; None after a finding."""
         if isinstance(value, Tensor):
-            return value
+            return own(self, value)
         if hasattr(value, "as_tensor"):
             return value.as_tensor(self)
         plain = number(value)
         if plain is not None:
             return self.constant(plain)
-        self.report("not-a-tensor", op=f"c[{name!r}] =", given=type(value).__name__,
-                    remedy="Assign what an operator returned.")  # fmt: skip
+        array = type(value).__module__.split(".")[0] in ("numpy", "torch")
+        self.report("not-a-tensor", op=f"c[{name!r}]", given=type(value).__name__,
+                    remedy=ARRAY_REMEDY if array else "Assign what an operator returned.")  # fmt: skip
         return None
 
 
@@ -80,11 +83,25 @@ class _Common:
         self._recorder.report("membership", name=name)
         return False
 
+    def __getattr__(self, name: str) -> Any:
+        """`c.k` and dictionary methods: reported with what to write."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        known = [each.name for each in self._recorder.view.inputs]
+        entry = name in known or name in self._recorder.entries or name in getattr(self, "_entries", {})
+        remedy = (
+            f'Write `c["{name}"]`.'
+            if entry
+            else 'Read with `c["name"]` or `c.get("name", 0.0)`, write with `c["name"] = …`.'
+        )
+        self._recorder.report("view-attribute", name=name, remedy=remedy)
+        return self._recorder.unknown()
+
     def __delitem__(self, name: object) -> None:
         self._recorder.report("delete")
 
     def __iter__(self) -> Any:
-        self._recorder.report("iterate")
+        self._recorder.report("view-attribute", name="list of entries", remedy='Read with `c["name"]`.')
         return iter(())
 
     def _refuses(self, name: str) -> bool:
@@ -130,6 +147,7 @@ class CacheView(_Common):
             return
         if not isinstance(value, Tensor) and number(value) is not None:
             recorder.report("entry-scalar", name=name, given="a number")
+            recorder.entries.setdefault(name, recorder.unknown())
             return
         if tensor.type.members is not None:
             tensor = Tensor(recorder, TensorType(tensor.type.axes, "bool"), tensor.node, tensor.location)
@@ -177,8 +195,10 @@ class IndexerView(_Common):
     def get(self, key: object, default: object = 0.0) -> Tensor:
         plain = number(default)
         if plain is None:
-            self._recorder.report("state-default", name=key, given=type(default).__name__)
+            given = "a tensor" if isinstance(default, Tensor) else type(default).__name__
+            self._recorder.report("state-default", name=key, given=given)
             plain = 0.0
+        plain = math.nan if plain != plain else plain
         return self._read(key, plain)
 
     def _read(self, key: object, default: float | bool | None) -> Tensor:
@@ -222,7 +242,8 @@ class IndexerView(_Common):
         if name is None or self._refuses(name):
             return
         if name in self._entries:
-            recorder.report("entry-and-state", name=name)
+            if self._entries[name].type is not None:
+                recorder.report("entry-and-state", name=name)
             return
         tensor = recorder.value_of(name, value)
         use = self.uses.setdefault(name, StateUse())

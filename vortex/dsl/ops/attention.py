@@ -9,7 +9,7 @@ from vortex.dsl.axes import TensorType
 from vortex.dsl.ir import Node
 from vortex.dsl.ops.select import is_block_set
 from vortex.dsl.problem import Problem
-from vortex.dsl.registry import Inferred, operator
+from vortex.dsl.registry import FUNCTION, Inferred, operator
 
 
 def _reference(node: Node, types: tuple[TensorType, ...]) -> Callable[..., Any]:
@@ -33,5 +33,7 @@ def attn(q: TensorType, k: TensorType, v: TensorType, i: TensorType) -> Inferred
 
     Softmax(q k^T * scale) v over the attended tokens. `q`, `k`, `v` are q, c["k"] and c["v"] as they came.
     """
+    if FUNCTION.get() == "cache":
+        raise Problem("blocks-in-cache", what="attn")
     check_result(i, "attn")
     return Inferred(q.value(), {})

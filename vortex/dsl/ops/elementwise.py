@@ -8,37 +8,29 @@ from typing import Any
 
 from vortex.dsl.axes import TensorType, align, promote
 from vortex.dsl.ir import Node
+from vortex.dsl.ops import scalars
 from vortex.dsl.ops.support import aligned_reference
 from vortex.dsl.problem import Problem
 from vortex.dsl.registry import Inferred, Operator, Pads, operator, register
 
 
-def _pads_of(scalar: Callable[..., float], absorbs: float | None = None) -> Callable[..., Pads]:
+def _pads_of(scalar: Callable[..., float]) -> Callable[..., Pads]:
     """Padded lanes hold the operator applied to what the operands' lanes hold.
 
-    absorbs  a value that decides the result whatever the other operand holds (0 for products)
+    An operand without the axis brings values that are not known here, so nothing is promised: a product with
+    0 is no 0 where that value is inf.
     """
 
     def pads(node: Node, types: tuple[TensorType, ...], operands: tuple[Pads, ...]) -> Pads:
         result: Pads = {}
         for axis in node.type.names:
             held = [each.get(axis, each.get("")) for each in operands]
-            if absorbs is not None and absorbs in held:
-                result[axis] = absorbs
-            elif None not in held:
-                result[axis] = _quietly(scalar, held)
+            if None not in held:
+                value = scalar(*held)
+                result[axis] = None if math.isnan(value) else value
         return result
 
     return pads
-
-
-def _quietly(scalar: Callable[..., float], values: list[Any]) -> float | None:
-    """The scalar function where it is defined; None where only the tensor version has an answer (inf, NaN)."""
-    try:
-        value = scalar(*values)
-    except (ArithmeticError, ValueError):
-        return None
-    return None if isinstance(value, complex) or value != value else value
 
 
 def _float_rule(x: TensorType) -> Inferred:
@@ -74,7 +66,6 @@ def _declare(
     rule: Callable[..., Inferred],
     scalar: Callable[..., float],
     torch_name: str,
-    **contract: Any,
 ) -> Operator:
     """One elementwise operator: `torch_name` names the eager function of its reference."""
 
@@ -94,56 +85,55 @@ def _declare(
             "elementwise",
             declared,
             aligned_reference(torch_name),
-            pads=_pads_of(scalar, contract.pop("absorbs", None)),
+            pads=_pads_of(scalar),
             scalar=scalar,
-            **contract,
         )
     )
 
 
-def _sigmoid(x: float) -> float:
-    return 1.0 / (1.0 + math.exp(-x)) if x >= 0 else math.exp(x) / (1.0 + math.exp(x))
-
-
-def _exp(x: float) -> float:
-    return math.exp(x)
-
-
-def _truncated_power(a: float, b: float) -> float:
-    return a**b
-
-
-Exp = _declare("Exp", "e**x.", _float_rule, _exp, "exp")
-Log = _declare("Log", "Natural logarithm; -inf at 0, NaN below.", _float_rule, math.log, "log")
-Sqrt = _declare("Sqrt", "Square root; NaN below 0.", _float_rule, math.sqrt, "sqrt")
-Rsqrt = _declare("Rsqrt", "1 / Sqrt(x); inf at 0.", _float_rule, lambda x: 1.0 / math.sqrt(x), "rsqrt")
-Sigmoid = _declare("Sigmoid", "1 / (1 + Exp(-x)).", _float_rule, _sigmoid, "sigmoid")
-Silu = _declare("Silu", "x * Sigmoid(x).", _float_rule, lambda x: x * _sigmoid(x), "silu")
+Exp = _declare("Exp", "e**x.", _float_rule, scalars.exp, "exp")
+Log = _declare("Log", "Natural logarithm; -inf at 0, NaN below.", _float_rule, scalars.log, "log")
+Sqrt = _declare("Sqrt", "Square root; NaN below 0.", _float_rule, scalars.sqrt, "sqrt")
+Rsqrt = _declare("Rsqrt", "1 / Sqrt(x); inf at 0.", _float_rule, scalars.rsqrt, "rsqrt")
+Sigmoid = _declare("Sigmoid", "1 / (1 + Exp(-x)).", _float_rule, scalars.sigmoid, "sigmoid")
+Silu = _declare("Silu", "x * Sigmoid(x).", _float_rule, scalars.silu, "silu")
 Tanh = _declare("Tanh", "Hyperbolic tangent.", _float_rule, math.tanh, "tanh")
 Abs = _declare("Abs", "Absolute value.", _same_rule, abs, "abs")
 Neg = _declare("Neg", "-x.", _same_rule, lambda x: -x, "neg")
-Relu = _declare("Relu", "The larger of x and 0.", _same_rule, lambda x: max(x, 0), "relu")
+Relu = _declare("Relu", "The larger of x and 0.", _same_rule, scalars.relu, "relu")
 Maximum = _declare(
-    "Maximum", "The larger of two, element by element; NaN wins.", _arithmetic_rule, max, "maximum"
+    "Maximum",
+    "The larger of two, element by element; NaN wins.",
+    _arithmetic_rule,
+    scalars.maximum,
+    "maximum",
 )
 Minimum = _declare(
-    "Minimum", "The smaller of two, element by element; NaN wins.", _arithmetic_rule, min, "minimum"
+    "Minimum",
+    "The smaller of two, element by element; NaN wins.",
+    _arithmetic_rule,
+    scalars.minimum,
+    "minimum",
 )
 Add = _declare("Add", "a + b.", _arithmetic_rule, lambda a, b: a + b, "add")
 Sub = _declare("Sub", "a - b.", _arithmetic_rule, lambda a, b: a - b, "sub")
-Mul = _declare("Mul", "a * b.", _arithmetic_rule, lambda a, b: a * b, "mul", absorbs=0.0)
-Div = _declare("Div", "a / b, always fp32.", _float_binary_rule, lambda a, b: a / b, "true_divide")
+Mul = _declare("Mul", "a * b.", _arithmetic_rule, lambda a, b: a * b, "mul")
+Div = _declare("Div", "a / b, always fp32.", _float_binary_rule, scalars.divide, "true_divide")
 FloorDiv = _declare(
     "FloorDiv",
-    "a // b, rounded towards minus infinity.",
+    "a // b, rounded towards minus infinity; an integer over 0 is 0.",
     _arithmetic_rule,
-    lambda a, b: a // b,
+    scalars.floor_divide,
     "floor_divide",
 )
 Mod = _declare(
-    "Mod", "a % b, with the sign of b, as in Python.", _arithmetic_rule, lambda a, b: a % b, "remainder"
+    "Mod",
+    "a % b, with the sign of b, as in Python; an integer modulo 0 is 0.",
+    _arithmetic_rule,
+    scalars.remainder,
+    "remainder",
 )
-Pow = _declare("Pow", "a ** b, always fp32.", _float_binary_rule, _truncated_power, "float_power")
+Pow = _declare("Pow", "a ** b, always fp32.", _float_binary_rule, scalars.power, "float_power")
 Less = _declare("Less", "a < b.", _compare_rule, lambda a, b: a < b, "lt")
 LessEqual = _declare("LessEqual", "a <= b.", _compare_rule, lambda a, b: a <= b, "le")
 Greater = _declare("Greater", "a > b.", _compare_rule, lambda a, b: a > b, "gt")
@@ -173,7 +163,7 @@ def _where_pads(node: Node, types: tuple[TensorType, ...], operands: tuple[Pads,
 def Where(condition: TensorType, a: TensorType, b: TensorType) -> Inferred:
     """`a` where the boolean `condition` holds, `b` elsewhere."""
     if condition.dtype != "bool":
-        raise Problem("not-boolean", type=condition, what="the condition of Where")
+        raise Problem("not-boolean", type=condition, what="The condition of Where")
     both_bool = a.dtype == b.dtype == "bool"
     return Inferred(TensorType(align([condition, a, b]), "bool" if both_bool else promote(a, b)))
 
@@ -182,12 +172,25 @@ def Where(condition: TensorType, a: TensorType, b: TensorType) -> Inferred:
 def Not(x: TensorType) -> Inferred:
     """~x, on booleans (an index set counts as its indicator)."""
     if x.dtype != "bool":
-        raise Problem("not-boolean", type=x, what="the operand of ~")
+        raise Problem("not-boolean", type=x, what="The operand of ~")
     return Inferred(x.value())
 
 
 ROUNDING = ("fp32", "bf16", "fp16", "fp8", "int8", "int4", "sign", "int32", "bool")
 """What `Cast` accepts: four float formats (fp8 is e4m3), scaled integers, signs, and plain integers and booleans."""
+
+
+TORCH_DTYPES = {
+    "float32": "fp32", "float": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float8_e4m3fn": "fp8",
+    "float8": "fp8", "int": "int32", "int64": "int32", "long": "int32", "uint8": "int8", "uint4": "int4",
+}  # fmt: skip
+"""torch's name -> ours."""
+
+
+def nearest_dtype(given: object) -> str:
+    """ " Did you mean …?" for a dtype as torch or numpy names it, or nothing."""
+    name = str(getattr(given, "__name__", given)).rsplit(".", 1)[-1].lower()
+    return f' Did you mean "{TORCH_DTYPES[name]}"?' if name in TORCH_DTYPES else ""
 
 
 def _cast_reference(node: Node, types: tuple[TensorType, ...]) -> Callable[..., Any]:
@@ -204,8 +207,8 @@ def Cast(x: TensorType, to: str) -> Inferred:
 
     A stored entry takes the dtype of its Cast; arithmetic on the result is fp32 again.
     """
-    if to not in ROUNDING:
-        raise Problem("unknown-dtype", dtype=to, names=ROUNDING)
+    if not isinstance(to, str) or to not in ROUNDING:
+        raise Problem("unknown-dtype", dtype=to, near=nearest_dtype(to), names=", ".join(ROUNDING))
     if to in ("int8", "int4") and not x.axes:
         raise Problem("cast-scalar", dtype=to)
     return Inferred(TensorType(x.axes, to), {"to": to})

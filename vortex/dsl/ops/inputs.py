@@ -10,7 +10,8 @@ from typing import Any
 
 from vortex.dsl.axes import BLOCK, TensorType
 from vortex.dsl.ir import Node
-from vortex.dsl.registry import Inferred, Pads, operator
+from vortex.dsl.problem import Problem
+from vortex.dsl.registry import FUNCTION, Inferred, Pads, operator
 
 LEAVES = ("Const", "Input", "Entry", "State", "Weight")
 """Operators without operands whose types the program's tables decide."""
@@ -83,4 +84,6 @@ def _position_reference(node: Node, types: tuple[TensorType, ...]) -> Callable[.
 @operator(reference=_position_reference, public=False)
 def Position(*, of: str) -> Inferred:
     """Number of each block: `of` = "index" from 0 at the start, "from_end" from 0 at the last finished block."""
+    if FUNCTION.get() == "cache":
+        raise Problem("blocks-in-cache", what="Positions")
     return Inferred(TensorType((BLOCK,), "int32"), {"of": of})

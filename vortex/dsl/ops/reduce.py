@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from vortex.dsl.axes import TensorType, computed, resolve
+from vortex.dsl.axes import TensorType, computed, resolve, resolve_one
 from vortex.dsl.ir import Node
 from vortex.dsl.ops.support import positions, result_dtype
 from vortex.dsl.problem import Problem
@@ -165,22 +165,20 @@ def _argument_reference(name: str) -> Callable[..., Any]:
     return build
 
 
-def _argument_rule(x: TensorType, dim: Dim) -> Inferred:
-    axes = resolve(x, dim)
-    if len(axes) != 1:
-        raise Problem("one-axis", what="ArgMax and ArgMin", dims=axes)
-    if x.axis(axes[0]).subset is not None:  # type: ignore[union-attr]
+def _argument_rule(x: TensorType, dim: Dim, what: str) -> Inferred:
+    name = resolve_one(x, dim, what)
+    if x.axis(name).subset is not None:  # type: ignore[union-attr]
         raise Problem("restricted-argument", type=x)
-    return Inferred(TensorType(x.without(axes).axes, "int32"), {"dim": axes})
+    return Inferred(TensorType(x.without([name]).axes, "int32"), {"dim": (name,)})
 
 
 @operator(reference=_argument_reference("argmax"), neutral=-math.inf, crosses=reduced)
 def ArgMax(x: TensorType, *, dim: Dim = "block") -> Inferred:
     """Index of the largest element along one axis, the first of equal ones; NaN ranks last; -1 over no elements."""
-    return _argument_rule(x, dim)
+    return _argument_rule(x, dim, "ArgMax")
 
 
 @operator(reference=_argument_reference("argmin"), neutral=math.inf, crosses=reduced)
 def ArgMin(x: TensorType, *, dim: Dim = "block") -> Inferred:
     """Index of the smallest element along one axis, the first of equal ones; NaN ranks last; -1 over no elements."""
-    return _argument_rule(x, dim)
+    return _argument_rule(x, dim, "ArgMin")

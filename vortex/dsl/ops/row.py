@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from vortex.dsl.axes import TensorType, resolve
+from vortex.dsl.axes import TensorType, resolve, resolve_one
 from vortex.dsl.ir import Node
 from vortex.dsl.ops.support import positions
 from vortex.dsl.problem import Problem
@@ -68,10 +68,7 @@ def Normalize(x: TensorType, *, dim: Dim = "dim") -> Inferred:
 
 
 def _one_axis(x: TensorType, dim: Dim, what: str) -> tuple[str, ...]:
-    axes = resolve(x, dim)
-    if len(axes) != 1:
-        raise Problem("one-axis", what=what, dims=axes)
-    return axes
+    return (resolve_one(x, dim, what),)
 
 
 @operator(
@@ -114,6 +111,8 @@ def Conv1d(x: TensorType, weights: Sequence[float], *, dim: Dim = "block") -> In
     if not isinstance(weights, list | tuple) or not weights:
         raise Problem("conv-weights", value=weights)
     if any(isinstance(each, bool) or not isinstance(each, int | float) for each in weights):
+        raise Problem("conv-weights", value=weights)
+    if not all(math.isfinite(each) for each in weights):
         raise Problem("conv-weights", value=weights)
     axes = _one_axis(x, dim, "Conv1d")
     return Inferred(x.value("fp32"), {"weights": tuple(float(each) for each in weights), "dim": axes})

@@ -13,12 +13,12 @@ from dataclasses import replace
 from operator import or_ as operator_or
 from typing import Any
 
-from vortex.dsl.axes import BLOCK, Axis, Members, TensorType, arranged, computed, resolve
+from vortex.dsl.axes import BLOCK, Axis, Members, TensorType, arranged, computed, resolve_one
 from vortex.dsl.ir import Node
 from vortex.dsl.ops.support import aligner
 from vortex.dsl.policy import Budget
 from vortex.dsl.problem import Problem
-from vortex.dsl.registry import Inferred, operator
+from vortex.dsl.registry import FUNCTION, Inferred, operator
 
 BLOCK_SET = TensorType((BLOCK,), "bool", Members("block"))
 SECOND_INPUT = -1
@@ -49,7 +49,8 @@ def _over_blocks(x: TensorType, what: str) -> None:
         raise Problem("not-along-block", what=what, type=x)
     left = tuple(name for name in x.names if name != "block")
     if left:
-        raise Problem("leftover-axis", what=what, axes=left, type=x)
+        shown = repr(left if len(left) > 1 else left[0])
+        raise Problem("leftover-axis", what=what, left=", ".join(left), dim=shown, type=x)
 
 
 def _everywhere(run: Any, x: Any, source: TensorType) -> Any:
@@ -99,11 +100,15 @@ def topK(
     never selected; of equal scores the lower id wins. mode="stochastic" may miss members, but never more than
     1 - `recall` of them; its choice depends on `seed`, layer, KV head and length alone.
     """
-    (name,) = resolve(x, "block" if dim is None else dim)
+    if dim in (None, "block") and x.axis("block") is None:
+        raise Problem("not-along-block", what="topK", type=x)
+    name = resolve_one(x, "block" if dim is None else dim, "topK")
     if mode not in ("exact", "stochastic"):
         raise Problem("bad-mode", mode=mode)
     if isinstance(recall, bool) or not isinstance(recall, int | float) or not 0 < recall <= 1:
         raise Problem("bad-recall", value=recall)
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise Problem("bad-number", what="seed", value=seed, remedy="Write a whole number, e.g. `seed=0`.")
     extra: dict[str, Any] = {} if mode == "exact" else {"mode": mode, "recall": float(recall), "seed": seed}
     if name == "block":
         _over_blocks(x, "topK")
@@ -114,9 +119,9 @@ def topK(
     return Inferred(TensorType(x.axes, "bool", Members(name, k)), {"dim": name, "k": k})
 
 
-def _probability(value: object, name: str) -> float:
+def _number(value: object, what: str, remedy: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        raise Problem("bad-number", name=name, value=value)
+        raise Problem("bad-number", what=what, value=value, remedy=remedy)
     return float(value)
 
 
@@ -138,9 +143,10 @@ def topP(w: TensorType, p: float, *, max: int | str | None = None) -> Inferred:
     Reserved blocks are in the set and their weights count. `max` bounds the whole set as `k` does in topK.
     """
     _over_blocks(w, "topP")
-    share = _probability(p, "p")
+    remedy = "Write a share above 0 and up to 1 that is known while tracing, e.g. `p=0.9`."
+    share = _number(p, "p", remedy)
     if not 0 < share <= 1:
-        raise Problem("bad-number", name="p", value=p)
+        raise Problem("bad-number", what="p", value=p, remedy=remedy)
     return Inferred(BLOCK_SET, {"p": share, "max": _size_limit(max, "max")})
 
 
@@ -159,10 +165,13 @@ def _threshold_reference(node: Node, types: tuple[TensorType, ...]) -> Callable[
 def Threshold(x: TensorType, t: float, *, max: int | str | None = None) -> Inferred:
     """The blocks with scores of at least `t`, the largest first where `max` (as `k` in topK) allows fewer."""
     _over_blocks(x, "Threshold")
-    return Inferred(BLOCK_SET, {"t": _probability(t, "t"), "max": _size_limit(max, "max")})
+    remedy = "Write a number known while tracing; a tensor is compared: `x >= t` is a set of blocks."
+    return Inferred(BLOCK_SET, {"t": _number(t, "t", remedy), "max": _size_limit(max, "max")})
 
 
-def _count(value: object) -> int:
+def _count(value: object, what: str) -> int:
+    if FUNCTION.get() == "cache":
+        raise Problem("blocks-in-cache", what=what)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise Problem("bad-size", name="n", value=value)
     return value
@@ -175,7 +184,7 @@ def _first_reference(node: Node, types: tuple[TensorType, ...]) -> Callable[...,
 @operator(reference=_first_reference)
 def First(n: int) -> Inferred:
     """The first `n` blocks of the request, as an index set."""
-    return Inferred(BLOCK_SET, {"n": _count(n)})
+    return Inferred(BLOCK_SET, {"n": _count(n, "First")})
 
 
 def _last_reference(node: Node, types: tuple[TensorType, ...]) -> Callable[..., Any]:
@@ -185,7 +194,7 @@ def _last_reference(node: Node, types: tuple[TensorType, ...]) -> Callable[..., 
 @operator(reference=_last_reference)
 def Last(n: int) -> Inferred:
     """The last `n` blocks before the current one, as an index set."""
-    return Inferred(BLOCK_SET, {"n": _count(n)})
+    return Inferred(BLOCK_SET, {"n": _count(n, "Last")})
 
 
 def _union_reference(node: Node, types: tuple[TensorType, ...]) -> Callable[..., Any]:
@@ -284,7 +293,7 @@ def Gather(x: TensorType, i: TensorType, *, dim: object = None) -> Inferred:
             raise Problem("gather-index", type=i)
         if dim is None:
             raise Problem("gather-dim")
-        (name,) = resolve(x, dim)
+        name = resolve_one(x, dim, "Gather")
         fresh = i.axes
     for axis in fresh:
         if axis.name != name and x.axis(axis.name) not in (None, axis):
@@ -315,6 +324,6 @@ def Scatter(x: TensorType, fill: float = 0) -> Inferred:
     if isinstance(fill, bool) != (x.dtype == "bool") and x.dtype == "bool":
         fill = bool(fill)
     if not isinstance(fill, int | float):
-        raise Problem("bad-number", name="fill", value=fill)
+        raise Problem("bad-number", what="fill", value=fill, remedy="Write a number, e.g. `fill=0`.")
     axes = tuple(BLOCK if axis.name == "block" else axis for axis in x.axes)
     return Inferred(TensorType(axes, computed(x.dtype)), {"fill": fill if x.dtype != "fp32" else float(fill)})

@@ -7,7 +7,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from vortex.dsl.axes import Axis, TensorType, distinct, promote, resize, resolve, unite
+from vortex.dsl.axes import (
+    Axis,
+    TensorType,
+    distinct,
+    fresh_name,
+    promote,
+    resize,
+    resolve,
+    resolve_one,
+    unite,
+)
 from vortex.dsl.ir import Node
 from vortex.dsl.ops.support import aligner, positions
 from vortex.dsl.problem import Problem
@@ -37,11 +47,13 @@ def Transpose(x: TensorType, *axes: str) -> Inferred:
         axes = (*x.names[:-2], x.names[-1], x.names[-2])
     names = resolve(x, axes)
     if len(names) != len(x.axes):
-        raise Problem("transpose-axes", given=names, names=x.names)
+        raise Problem("transpose-axes", given=", ".join(names), type=x)
     return Inferred(_kept(x, tuple(x.axes[x.names.index(name)] for name in names)), {"axes": names})
 
 
 Index = int | tuple[int, int, int] | None
+
+INDEX_REMEDY = "Use an integer or a slice with a positive step; for a tensor of positions use Gather."
 
 
 def normal_index(x: TensorType, index: object) -> tuple[Index, ...]:
@@ -53,32 +65,46 @@ def normal_index(x: TensorType, index: object) -> tuple[Index, ...]:
         given = (*given[:at], *([slice(None)] * missing), *given[at + 1 :])
     if len(given) > len(x.axes) + 1:
         raise Problem("index-rank", type=x, count=len(given))
-    if given and given[0] != slice(None):
+    if given and not _everything(given[0]):
         raise Problem("index-request", type=x)
     given = (*given[1:], *([slice(None)] * (len(x.axes) + 1 - len(given))))
     return tuple(_normal_one(axis, each) for axis, each in zip(x.axes, given, strict=True))
 
 
+def _everything(index: object) -> bool:
+    return isinstance(index, slice) and index == slice(None)
+
+
+def _as_written(index: slice) -> str:
+    start, stop, step = ("" if each is None else repr(each) for each in (index.start, index.stop, index.step))
+    return f"{start}:{stop}" + (f":{step}" if step else "")
+
+
 def _normal_one(axis: Axis, index: object) -> Index:
-    if index == slice(None):
+    if _everything(index):
         return None
+    if index is None:
+        raise Problem("bad-index", index=index, axis=axis.name,
+                      remedy="Take it out: operands align by axis name, without axes of size 1.")  # fmt: skip
     if axis.size is None:
         raise Problem("slice-block", axis=axis.name)
     if isinstance(index, slice):
         try:
             start, stop, step = index.indices(axis.size)
         except (TypeError, ValueError):
-            raise Problem("bad-index", index=index, axis=axis.name) from None
+            raise Problem(
+                "bad-index", index=_as_written(index), axis=axis.name, remedy=INDEX_REMEDY
+            ) from None
         if step < 1:
-            raise Problem("bad-index", index=index, axis=axis.name)
+            raise Problem("bad-index", index=_as_written(index), axis=axis.name, remedy=INDEX_REMEDY)
         if start >= stop:
-            raise Problem("empty-slice", index=f"{start}:{stop}:{step}", axis=axis)
+            raise Problem("empty-slice", index=_as_written(index), axis=axis)
         return (start, stop, step)
     if isinstance(index, bool) or not hasattr(index, "__index__"):
-        raise Problem("bad-index", index=index, axis=axis.name)
+        raise Problem("bad-index", index=repr(index), axis=axis.name, remedy=INDEX_REMEDY)
     position = index.__index__()
     if not -axis.size <= position < axis.size:
-        raise Problem("index-range", index=position, axis=axis)
+        raise Problem("index-range", index=position, axis=axis, last=axis.size - 1)
     return position % axis.size
 
 
@@ -146,10 +172,10 @@ def Concat(*xs: TensorType, dim: object) -> Inferred:
     """Operands one after the other along `dim` (any axis but `block`); other axes align by name."""
     if not xs:
         raise Problem("concat-nothing")
-    (name,) = resolve(xs[0], dim) if not isinstance(dim, tuple) else ("",)
+    name = resolve_one(xs[0], dim, "Concat")
     for each in xs:
         if each.axis(name) is None:
-            raise Problem("no-axis", axis=name, type=each, names=each.names)
+            raise Problem("no-axis", axis=name, type=each)
     if name == "block":
         raise Problem("slice-block", axis="block")
     others = unite([each.without([name]) for each in xs])
@@ -167,17 +193,20 @@ def _split_reference(node: Node, types: tuple[TensorType, ...]) -> Callable[...,
 
 
 @operator(reference=_split_reference, crosses=lambda node, types: (str(node.attr("axis")),))
-def Split(x: TensorType, axis: object, **sizes: int) -> Inferred:
+def Split(x: TensorType, axis: object, /, **sizes: int) -> Inferred:
     """One axis as several, slowest first: `Split(x, "token", sub=4, token=16)`; the sizes multiply to the axis."""
-    (name,) = resolve(x, axis)
+    name = resolve_one(x, axis, "Split")
     old = x.axis(name)
     if name == "block":
         raise Problem("slice-block", axis="block")
     for each, size in sizes.items():
+        if fresh_name(each) == "axis":
+            raise Problem("axis-name", name=each)
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise Problem("bad-size", name=each, value=size)
     if not sizes or math.prod(sizes.values()) != old.size:  # type: ignore[union-attr]
-        raise Problem("split-size", axis=old, sizes=sizes)
+        shown = " * ".join(f"{each}={size}" for each, size in sizes.items()) or "nothing"
+        raise Problem("split-size", axis=old, sizes=shown)
     at = x.names.index(name)
     fresh = tuple(Axis(each, size) for each, size in sizes.items())
     axes = distinct((*x.axes[:at], *fresh, *x.axes[at + 1 :]))
@@ -196,9 +225,10 @@ def _merge_reference(node: Node, types: tuple[TensorType, ...]) -> Callable[...,
 @operator(reference=_merge_reference, crosses=lambda node, types: tuple(node.attr("axes")))
 def Merge(x: TensorType, *axes: object, to: str) -> Inferred:
     """Several axes as one named `to`, the first named the slowest; it stands where the first stood."""
+    if len(axes) < 2:
+        raise Problem("merge-count", given=len(axes))
     names = resolve(x, axes)
-    if len(names) < 2:
-        raise Problem("merge-count", given=names)
+    fresh_name(to)
     if "block" in names:
         raise Problem("slice-block", axis="block")
     size = math.prod(x.axis(name).size for name in names)  # type: ignore[misc,union-attr]
@@ -211,17 +241,21 @@ def Merge(x: TensorType, *axes: object, to: str) -> Inferred:
     return Inferred(_kept(x, distinct(merged)), {"axes": names, "to": to})
 
 
-@operator(reference=lambda node, types: lambda run, x: x, pads=lambda node, types, operands: {})
-def Rename(x: TensorType, **names: str) -> Inferred:
+def _rename_pads(node: Node, types: tuple[TensorType, ...], operands: tuple[Pads, ...]) -> Pads:
+    names = dict(node.attrs)
+    return {str(names.get(axis, axis)): held for axis, held in operands[0].items()}
+
+
+@operator(reference=lambda node, types: lambda run, x: x, pads=_rename_pads)
+def Rename(x: TensorType, /, **names: str) -> Inferred:
     """Gives axes other names: `Rename(x, token="other")`. `block` keeps its name, and no axis takes it."""
     if not names:
         raise Problem("rename-nothing")
     for old, new in names.items():
         if x.axis(old) is None:
-            raise Problem("no-axis", axis=old, type=x, names=x.names)
-        if "block" in (old, new):
+            raise Problem("no-axis", axis=old, type=x)
+        if old == "block":
             raise Problem("rename-block")
-        if not isinstance(new, str) or not new.isidentifier():
-            raise Problem("axis-name", name=new)
+        fresh_name(new)
     axes = tuple(replace(axis, name=names.get(axis.name, axis.name)) for axis in x.axes)
     return Inferred(_kept(x, distinct(axes)), dict(names))

@@ -50,6 +50,12 @@ def result_dtype(run: Any, dtype: str) -> Any:
     return {"bool": torch.bool, "int32": torch.int64}.get(computed(dtype), run.dtype)
 
 
+def _integer_division(function: Callable[..., Any], a: Tensor, b: Tensor) -> Tensor:
+    """Floor division or remainder of integers, 0 where the divisor is 0."""
+    zero = b == 0
+    return function(a, b.masked_fill(zero, 1)).masked_fill(zero, 0)
+
+
 def aligned_reference(torch_name: str) -> Callable[[Node, tuple[TensorType, ...]], Callable[..., Any]]:
     """The reference of an elementwise operator: align the operands, call the eager function, hold the dtype."""
 
@@ -65,6 +71,7 @@ def aligned_reference(torch_name: str) -> Callable[[Node, tuple[TensorType, ...]
             common = "bool"
         else:
             common = promote(*types)
+        divides = torch_name in ("floor_divide", "remainder")
         convert = torch_name != "where" and any(computed(each.dtype) != common for each in types)
 
         def evaluate(run: Any, *values: Any) -> Any:
@@ -72,7 +79,10 @@ def aligned_reference(torch_name: str) -> Callable[[Node, tuple[TensorType, ...]
             if convert:
                 wanted = result_dtype(run, common)
                 held = [value.to(wanted) for value in held]
-            result = function(*held)
+            if divides and not held[1].is_floating_point():
+                result = _integer_division(function, *held)
+            else:
+                result = function(*held)
             dtype = result_dtype(run, node.type.dtype)
             return result if result.dtype == dtype else result.to(dtype)
 

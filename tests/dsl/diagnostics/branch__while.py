@@ -1,0 +1,12 @@
+from vortex import *
+
+
+class Example(vFlow):
+    def forward_cache(c):
+        c["mean"] = Mean(c["k"])
+
+    def forward_indexer(q, c):
+        s = GeMM(c["mean"], q.T)
+        while s > 0:  # <- s > 0
+            s = s - 1
+        return topK(Max(s))

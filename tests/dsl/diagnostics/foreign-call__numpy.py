@@ -1,0 +1,13 @@
+from vortex import *
+
+
+import numpy as np
+
+
+class Example(vFlow):
+    def forward_cache(c):
+        c["mean"] = Mean(c["k"])
+
+    def forward_indexer(q, c):
+        s = GeMM(c["mean"], q.T)
+        return topK(Max(np.exp(s)))  # <- np.exp(s)

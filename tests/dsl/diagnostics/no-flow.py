@@ -1,0 +1,6 @@
+from vortex import *
+
+
+class Example:  # <- file
+    def forward_indexer(q, c):
+        return First(2)

@@ -1,0 +1,6 @@
+from vortex import *
+
+
+class Example(vFlow):  # <- class Example
+    def forward_cache(c):
+        c["mean"] = Mean(c["k"])

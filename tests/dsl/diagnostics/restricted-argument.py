@@ -1,0 +1,12 @@
+from vortex import *
+
+
+class Example(vFlow):
+    def forward_cache(c):
+        c["mean"] = Mean(c["k"])
+
+    def forward_indexer(q, c):
+        s = GeMM(c["mean"], q.T)
+        near = Gather(Max(s), Last(8))
+        best = ArgMax(near)  # <- ArgMax(near)
+        return Positions().index == best

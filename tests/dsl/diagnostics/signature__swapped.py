@@ -1,0 +1,6 @@
+from vortex import *
+
+
+class Example(vFlow):
+    def forward_indexer(c, q):  # <- def forward_indexer
+        return First(2)

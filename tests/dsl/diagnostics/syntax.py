@@ -1,0 +1,6 @@
+from vortex import *
+
+
+class Example(vFlow):
+    def forward_indexer(q, c):
+        return topK(Max(q)  # <- (

@@ -1,0 +1,4 @@
+from vortex import *
+
+
+NAME = "café"  # <- file: these bytes are not UTF-8

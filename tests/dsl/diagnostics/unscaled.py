@@ -1,0 +1,11 @@
+from vortex import *
+
+
+class Example(vFlow):
+    def forward_cache(c):
+        c["mean"] = Mean(c["k"])
+
+    def forward_indexer(q, c):
+        s = GeMM(c["mean"], q.T)
+        p = Softmax(s)  # <- Softmax(s)
+        return topK(Max(p))
