@@ -64,17 +64,14 @@ def evaluate(
         value = weights[name][0] if declared.per_layer else weights[name]
         return value[0] if declared.per_kv else value
 
-    def run(sources: dict[str, Any]) -> Run:
-        return Run({"weight": weight, **sources}, blocks=blocks, sinks=1, recent=1, dtype=dtype,
+    def run(sources: dict[str, Any], lanes: int) -> Run:
+        return Run({"weight": weight, **sources}, lanes=lanes, blocks=blocks, sinks=1, recent=1, dtype=dtype,
                    take=lambda k: (9 if k is None else _size(k)) - 1, device=torch.device("cpu"))  # fmt: skip
 
-    entries: dict[str, list[torch.Tensor]] = {entry.name: [] for entry in program.entries}
-    cache = Evaluation(program.cache)
-    for block in range(blocks if entries else 0):
-        one = run({"input": lambda name, block=block: inputs[name][block]})
-        cache.evaluate([one])
-        for store in program.cache.stores:
-            entries[store.name].append(one.values[store.value])
+    cache = Evaluation(program.cache, varying=["Input"])
+    summaries = run({"input": inputs.__getitem__}, blocks)
+    cache.evaluate(summaries)
+    entries = {store.name: cache.tensor(summaries, store.value) for store in program.cache.stores}
 
     def state(name: str) -> torch.Tensor:
         declared = program.state(name)
@@ -83,10 +80,10 @@ def evaluate(
 
     whole = run({
         "input": lambda name: q if name == "q" else inputs[name],
-        "entry": lambda name: torch.stack(entries[name]) if blocks else torch.zeros(_empty(program, name), dtype=dtype),
+        "entry": entries.__getitem__,
         "state": state,
-    })  # fmt: skip
-    Evaluation(program.indexer).evaluate([whole])
+    }, 1)  # fmt: skip
+    Evaluation(program.indexer, varying=()).evaluate(whole)
     result = program.indexer.result
     node = program.indexer.nodes[result]
     scores = whole.values[node.inputs[0]] if node.op in ("topK", "topP", "Threshold") else None
@@ -96,10 +93,6 @@ def evaluate(
 
 def _size(k: int | str) -> int:
     return Budget.parse(k).evaluate(tokens=BLOCKS * 4 + 1, block_size=4)
-
-
-def _empty(program: Program, name: str) -> tuple[int, ...]:
-    return (0, *(axis.size or 0 for axis in program.entry(name).axes))
 
 
 def assert_same(
