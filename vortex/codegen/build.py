@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vortex.codegen.comments import safe_comment
+from vortex.codegen.decompose import decompose
 from vortex.codegen.fuse import Kernel, Plan, Select, plan
 from vortex.codegen.memory import Argument
 from vortex.codegen.passes import Sweep, Writer, write_summary
@@ -89,6 +90,7 @@ def build(
     """Plans a program and writes its kernels; `schedules` replaces those of some steps of the plan."""
     options = options or Options()
     program, rewrites = optimise(program)
+    program, _ = decompose(program)
     planned = plan(program)
     writer = Writer(program, planned, options.entry_dtype, options.kv_dtype)
     kernels: list[KernelSource] = []

@@ -37,7 +37,7 @@ class Output:
     how  store    a value per block of the domain
          reduce   a value per row
          scan     running sums per block
-         fill     a constant over all blocks, before a scatter
+         fill     a constant over all blocks, before the scatter or the scores that `name` says
          scatter  values of a restricted domain at their places among all blocks
          scores   what a selection ranks, over all blocks; -inf where a restricted domain has no member
          mask     1 where a boolean set has a member, what a selection by threshold reads
@@ -255,17 +255,17 @@ class Planner:
             yield level, domain_of(self.function.nodes[source].type), Output(source, "store")
         elif kind == "scatter":
             fill = node.attr("fill")
-            yield level, None, Output(number, "fill", fill=float(fill))  # type: ignore[arg-type]
+            yield level, None, Output(number, "fill", "scatter", float(fill))  # type: ignore[arg-type]
             yield level, domain_of(self.function.nodes[node.inputs[0]].type), Output(number, "scatter")
         elif kind == "select":
             source = node.inputs[0]
             domain = domain_of(self.function.nodes[source].type)
             if domain is not None:
-                yield level, None, Output(source, "fill", fill=-math.inf)
+                yield level, None, Output(source, "fill", "scores", -math.inf)
             yield level, domain, Output(source, "scores")
             yield level, -1, Output(number, "mask")
         if number in self.indicators:
-            yield self.levels[number], None, Output(number, "fill", fill=0.0)
+            yield self.levels[number], None, Output(number, "fill", "scatter")
             yield self.levels[number], number, Output(number, "scatter")
         if node.op == "Gather" and node.attr("dim") is None and not self._is_made_set(node.inputs[1]):
             members = node.inputs[1]
@@ -273,8 +273,7 @@ class Planner:
 
     def _keep(self, output: Output, layout: str) -> None:
         node = self.function.nodes[output.node]
-        how: How = "scatter" if output.how == "fill" and output.fill != -math.inf else output.how
-        how = "scores" if output.how == "fill" and output.fill == -math.inf else how
+        how: How = output.name if output.how == "fill" else output.how  # type: ignore[assignment]
         scores = how in ("scores", "mask")
         axes = () if scores else inner(node.type)
         dtype = "fp32" if scores or node.type.dtype == "bool" else node.type.dtype

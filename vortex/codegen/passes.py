@@ -144,7 +144,7 @@ class Writer:
             self._store_state(e, memory, output, scope, stores)
             return
         if output.how == "fill":
-            buffer = self._filled(output)
+            buffer = self.plan.buffer(f"{output.name}_{output.node}")
             axes = (BLOCK, *buffer.axes)
             value = Tile(number(output.fill, buffer.dtype), (), buffer.dtype)
         elif output.how == "scatter" and node.op != "Scatter":
@@ -160,13 +160,6 @@ class Writer:
         address = self._buffer_address(memory, buffer, e, axes)
         mask = e.mask(axes, scope)
         stores.append(f"tl.store({address}, {e.full(value, axes)}, mask={mask})")
-
-    def _filled(self, output: Output) -> Buffer:
-        how = "scores" if output.fill == -math.inf and self._is_scores(output.node) else "scatter"
-        return self.plan.buffer(f"{how}_{output.node}")
-
-    def _is_scores(self, node: int) -> bool:
-        return any(buffer.key == f"scores_{node}" for buffer in self.plan.buffers)
 
     def _store_state(
         self, e: Emitter, memory: Memory, output: Output, scope: Scope, stores: list[str]
