@@ -59,7 +59,7 @@ class Case:
         small = torch.zeros(BLOCK, HEADS.kv, HEADS.dim, dtype=torch.bfloat16, device=device)
         self.pool = KVPool({"k": small, "v": small}, BLOCK)
         self.flow.plan(self.storage, self.batch)
-        self.space = self.flow.workspace(self.storage, REQUESTS, 1, device)
+        self.space = self.flow.workspace(self.storage, REQUESTS, 1, self.batch.lengths.device)
         self.entry_bytes = sum(each.numel() * each.element_size() for each in self.storage.entries[0].values())
 
     def score(self, layer: int) -> None:
@@ -150,7 +150,7 @@ def sweep(name: str, result: dict[str, Any], path: Path) -> None:
         else:
             case.flow = CompiledFlow(case.flow.program, schedules={0: schedule})
             case.flow.plan(case.storage, case.batch)
-            case.space = case.flow.workspace(case.storage, REQUESTS, 1, torch.device("cuda"))
+            case.space = case.flow.workspace(case.storage, REQUESTS, 1, case.batch.lengths.device)
         case.check()
         row = {"flow": name, "tile": tile, "warps": warps, "stages": stages, "workers": workers}
         row["score_us"] = case.time(case.score)

@@ -64,10 +64,12 @@ class Writer:
     plan: Plan
     entry_dtype: str
     kv_dtype: str
+    names: int = 0
 
     def write(self, kernel: Kernel, tile: int) -> Written:
         arguments = Arguments()
         memory = Memory(self.program, arguments, self.plan.buffers, "indexer", self.entry_dtype, self.kv_dtype)
+        self.names = 0
         sweeps = tuple(self._sweep(each, memory, tile) for each in kernel.passes)
         uses_state = any(each.kind == "state" for each in arguments.ordered())
         return Written(kernel.kind, sweeps, arguments, uses_state, tile)
@@ -89,6 +91,8 @@ class Writer:
 
     def _sweep(self, sweep: Pass, memory: Memory, tile: int) -> Sweep:
         e = self._emitter(memory, sweep)
+        # Sweeps of one kernel share its variables, and a loop's variables keep their type: no name comes twice.
+        e.counter = self.names
         self._widen(e, sweep)
         written = Sweep(sweep.domain, sweep.domain == -1)
         if sweep.domain is not None and sweep.domain >= 0:
@@ -104,6 +108,7 @@ class Writer:
                 self._accumulate(e, memory, output, scope, written, stores)
             else:
                 self._store(e, memory, output, scope, stores, written.rows_only)
+        self.names = e.counter
         written.preamble += e.preamble
         written.body += [*e.body, *stores] if not written.rows_only else []
         if written.rows_only:

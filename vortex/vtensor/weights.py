@@ -63,17 +63,17 @@ def _load(program: Program, weight: Weight, base: str) -> Tensor:
 def _initial(weight: Weight, shape: tuple[int, ...]) -> Tensor:
     import torch
 
-    generator = torch.Generator().manual_seed(weight.seed)
+    generator = torch.Generator("cpu").manual_seed(weight.seed)
     rank = len(weight.axes)
     if weight.init == "zeros":
-        return torch.zeros(shape)
+        return torch.zeros(shape, device="cpu")
     if weight.init == "ones":
-        return torch.ones(shape)
+        return torch.ones(shape, device="cpu")
     if weight.init == "uniform":
-        return torch.rand(shape, generator=generator)
+        return torch.rand(shape, generator=generator, device="cpu")
     if weight.init == "arange":
-        return torch.arange(shape[-1] if shape else 1).expand(shape).clone() if shape else torch.zeros(())
-    normal = torch.randn(shape, generator=generator)
+        return torch.arange(shape[-1] if shape else 1, device="cpu").expand(shape).clone() if shape else torch.zeros((), device="cpu")
+    normal = torch.randn(shape, generator=generator, device="cpu")
     if weight.init == "orthogonal" and rank >= 2:
         tall = shape[-2] >= shape[-1]
         q, _ = torch.linalg.qr(normal if tall else normal.mT)
