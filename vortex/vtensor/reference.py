@@ -337,7 +337,7 @@ class ReferenceRunner:
 
         def read_state(name: str) -> Tensor:
             held = storage.states[layer][name]
-            value = held.data[row.slot]
+            value = held.request(row.slot)
             if "block" in held.axes:
                 order = [axis.name for axis in self.program.state(name).axes]
                 value = value[:, : row.finished].movedim(1, 1 + order.index("block"))
@@ -345,7 +345,7 @@ class ReferenceRunner:
 
         return {
             "input": read_input,
-            "entry": lambda name: storage.entries[layer][name].data.index_select(0, row.pool_ids).movedim(1, 0),
+            "entry": lambda name: storage.entries[layer][name].request(0, row.pool_ids),
             "state": read_state,
             "weight": lambda name: self._weight(name, layer, pool.device),
         }
