@@ -20,7 +20,9 @@ def edge_lengths(page: int, k: int = 3) -> list[int]:
     return [1, max(page - 1, 1), page, page + 1, 0, k * page - 1, k * page, k * page + 1]
 
 
-def flow(folder, body: str, group: int = 1, kv_heads: int = 2, dim: int = 8, layers: int = 2, **hyper) -> Program:
+def flow(
+    folder, body: str, group: int = 1, kv_heads: int = 2, dim: int = 8, layers: int = 2, **hyper
+) -> Program:
     """The program of a flow whose class body is given."""
     path = folder / "flow.py"
     path.write_text("from vortex import *\n\n\nclass Flow(vFlow):\n" + body)
@@ -120,7 +122,9 @@ class Engine:
         return [ids[:count].tolist() for ids, count in zip(selection.ids[row], counts, strict=True)]
 
 
-def decode(program: Program, lengths: list[int], *, steps: int = 1, layers: int = 1, seed: int = 0, **options):
+def decode(
+    program: Program, lengths: list[int], *, steps: int = 1, layers: int = 1, seed: int = 0, **options
+):
     """Requests of these lengths, each with its own pages in order."""
     shape = program.shape
     heads = Heads(shape.query_heads, shape.kv_heads, shape.head_dim)

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+import torch
 
-from tests.vtensor.support import compare_with_alone, edge_lengths, flow, traced
+from tests.vtensor.support import compare_with_alone, decode, edge_lengths, flow, traced
 from vortex.dsl.registry import OPERATORS
 
 ALGORITHMS = sorted(Path(__file__).parents[2].joinpath("algorithms").glob("*.py"))
@@ -90,7 +91,11 @@ def test_every_public_operator_has_a_flow_here():
 @pytest.mark.parametrize("op", sorted(USES))
 def test_operator(op, tmp_path):
     number = sorted(USES).index(op)
-    block, group, pages = (1, 8, 16)[number % 3], (1, 3, 4)[number % 2 + number % 4 // 3], (1, 2, 4)[number % 5 % 3]
+    block, group, pages = (
+        (1, 8, 16)[number % 3],
+        (1, 3, 4)[number % 2 + number % 4 // 3],
+        (1, 2, 4)[number % 5 % 3],
+    )
     program = flow(tmp_path, body(op), group, block_size=block, budget=4)
     compare_with_alone(program, block * pages, edge_lengths(block * pages), steps=2, seed=number)
 
@@ -119,6 +124,38 @@ STATE = """
 def test_state_over_steps_that_finish_blocks(budget, tmp_path):
     program = flow(tmp_path, STATE, 3, block_size=4, budget=budget)
     compare_with_alone(program, 8, edge_lengths(8), steps=10)
+
+
+HISTORY = """
+    def forward_indexer(self, q, c):
+        before = c.get("new", -1.0)
+        c["new"] = Mean(q, dim="head")
+        c["old"] = before
+        return topK(Positions().index * 1.0)
+"""
+
+
+def test_a_state_may_keep_what_another_held_before(tmp_path):
+    engine = decode(flow(tmp_path, HISTORY, block_size=4, budget=3), [40], steps=3)
+    expected = torch.full((2, 8), -1.0)
+    for step in range(3):
+        engine.step(step)
+        assert torch.equal(engine.storage.states[0]["old"].data[0], expected)
+        expected = engine.requests[0].q[step]
+
+
+PRODUCT = """
+    def forward_cache(self, c):
+        c["low"] = GeMM(c["k"], Parameter("p", "dim r=16", init="normal"))
+
+    def forward_indexer(self, q, c):
+        return topK(Sum(c["low"], dim=("token", "r")))
+"""
+
+
+def test_summaries_do_not_depend_on_the_blocks_written_with_them(tmp_path):
+    program = flow(tmp_path, PRODUCT, dim=64, block_size=1, budget=4)
+    compare_with_alone(program, 4, [29, 7, 64, 0, 3], steps=2)
 
 
 @pytest.mark.parametrize("path", ALGORITHMS, ids=lambda path: path.stem)

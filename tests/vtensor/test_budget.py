@@ -38,7 +38,9 @@ def test_attended_is_the_larger_of_budget_and_reserved_within_blocks(budget, sin
     engine = scored(tmp_path, lengths, budget=budget, sink_blocks=sinks, recent_blocks=recent)
     for row, length in enumerate(lengths):
         blocks = -(-length // 4)
-        value = {"50% * blocks": -(-blocks // 2), "max(3, tokens / 16)": max(3, -(-length // 16))}.get(budget, budget)
+        value = {"50% * blocks": -(-blocks // 2), "max(3, tokens / 16)": max(3, -(-length // 16))}.get(
+            budget, budget
+        )
         reserved = min(blocks - 1, sinks + recent) + 1
         attended = min(blocks, max(value, reserved))
         assert engine.selections[0].counts[row].tolist() == [attended] * 2
@@ -111,7 +113,13 @@ SHARED = """
 @pytest.mark.parametrize("how", ["sum", "mean", "max"])
 def test_shared_heads_select_by_the_combined_scores(how, tmp_path):
     program = flow(
-        tmp_path, SHARED.replace("{more}", 'c["own"] = s + 0.0'), 3, kv_heads=3, block_size=4, budget=5, share_heads=how
+        tmp_path,
+        SHARED.replace("{more}", 'c["own"] = s + 0.0'),
+        3,
+        kv_heads=3,
+        block_size=4,
+        budget=5,
+        share_heads=how,
     )
     engine = decode(program, [63, 22])
     engine.step(0)

@@ -85,6 +85,14 @@ def test_a_row_that_leaves_density_selects_at_once(tmp_path):
         assert reused[step][0] == expected, step
 
 
+def test_a_row_that_was_dense_for_a_step_selects_anew(tmp_path):
+    once = "6 + 100 * max(0, min(tokens - 47, 49 - tokens))"
+    fresh = run(tmp_path, 46, 6)
+    reused = run(tmp_path, 46, 6, reuse_steps=64, budget=once)
+    assert reused[2][0] == list(range(12))
+    assert [reused[step][0] for step in (3, 4)] == [fresh[3][0], joined(fresh[3][0], 12)]
+
+
 def test_a_reset_slot_forgets_its_selection(tmp_path):
     program = flow(tmp_path, BODY, 2, block_size=4, budget=6, reuse_steps=64)
     engine = decode(program, [50], steps=3)

@@ -106,9 +106,10 @@ def test_counts_and_reserved_blocks_must_match(engine):
     rounded = [each.float() for each in exact]
     reference = engine.selections[0]
     fewer = Selection(reference.ids, reference.counts - 1, reference.dense)
-    assert "4 blocks are attended, the reference attends 5" in disagreements(
-        fewer, reference, rounded, exact, policy
-    )[0]
+    assert (
+        "4 blocks are attended, the reference attends 5"
+        in disagreements(fewer, reference, rounded, exact, policy)[0]
+    )
     free = min(set(range(1, 9)) - set(engine.attended(0)[0]))
     no_sink, _ = selections(engine, (0, free))
     assert "block 0 is no candidate" in disagreements(no_sink, reference, rounded, exact, policy)[0]
@@ -134,7 +135,9 @@ def test_scores_of_a_pattern_are_an_error(tmp_path):
 def test_the_storage_bounds_lengths_and_q_has_the_batch_s_shape(engine):
     batch = engine.batch(0)
     longer = replace(batch, lengths=torch.tensor([45, 30], dtype=torch.int32))
-    with pytest.raises(BatchError, match="request 0 of 45 tokens has 12 blocks, the storage was allocated for 11"):
+    with pytest.raises(
+        BatchError, match="request 0 of 45 tokens has 12 blocks, the storage was allocated for 11"
+    ):
         engine.runner.select(engine.storage, 0, engine.requests_q(0), engine.pool, longer)
     with pytest.raises(BatchError, match="q: "):
         engine.runner.select(engine.storage, 0, engine.requests_q(0)[:1], engine.pool, batch)
