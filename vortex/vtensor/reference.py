@@ -226,11 +226,13 @@ class ReferenceRunner:
         rows = self._rows(storage, q, batch)
         most = max((row.blocks for row in rows), default=0)
         attended = torch.zeros((len(rows), batch.heads.kv, most), dtype=torch.bool, device=q.device)
+        dense = torch.zeros(len(rows), dtype=torch.bool, device=q.device)
         for number, row in enumerate(rows):
             if row.tokens:
-                attended[number, :, : row.blocks] = self._select_row(storage, layer, pool, row, batch.heads)
-        dense = [self.skips(row.tokens, layer) for row in rows]
-        return listed(attended, torch.tensor(dense, dtype=torch.bool, device=q.device))
+                chosen = self._select_row(storage, layer, pool, row, batch.heads)
+                attended[number, :, : row.blocks] = chosen
+                dense[number] = chosen is True
+        return listed(attended, dense)
 
     def scores(
         self, storage: ReferenceStorage, layer: int, q: Tensor, pool: KVPool, batch: Batch
