@@ -14,7 +14,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from vortex.codegen.select import Launch, SelectConfig, SelectError, Selector, SelectOutput
-from vortex.vtensor.select_reference import threshold_ids, top_k_ids, top_p_ids
+from vortex.dsl.ops.ranking import threshold_ids, top_k_ids, top_p_ids
 
 HEADS = 2
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]

@@ -4,11 +4,8 @@ import math
 
 import pytest
 import torch
-<<<<<<< HEAD
-=======
 
->>>>>>> topk
-from vortex.vtensor.select_reference import threshold_ids, top_k_ids, top_p_ids
+from vortex.dsl.ops.ranking import threshold_ids, top_k_ids, top_p_ids
 
 
 def test_random_row_is_torch_topk_in_ascending_order():

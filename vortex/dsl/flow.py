@@ -60,8 +60,13 @@ class vFlow(metaclass=FlowType):
     dense_layers   layers attended densely: numbers and ranges, e.g. "0-1, 5, 30-"
     dense_below    requests shorter than this many tokens are attended densely; "auto" measures it
     share_heads    False, or how the KV heads' scores are combined before selecting: "sum", "mean" or "max"
-    reuse_steps    decode steps that use one selection
-    reuse_layers   consecutive layers that use one selection
+    reuse_steps    decode steps that use one selection. With r, a request of L tokens selects anew when L - 1 is
+                   a multiple of r, at its first decode step, and after a step in which it was attended densely;
+                   at other steps it attends the last selection joined with the blocks that are reserved now and
+                   the current one. A block that finished meanwhile is attended only if it is one of these.
+    reuse_layers   consecutive layers that use one selection: layer l attends what layer l - l % reuse_layers
+                   selected in the same step. Layers and rows that are dense stay dense. A flow with state
+                   reuses nothing: its state would miss steps.
     """
 
     block_size: int = 16

@@ -61,17 +61,18 @@ class Batch:
     def __post_init__(self) -> None:
         import torch
 
-        requests = self.lengths.shape[0] if self.lengths.ndim == 1 else -1
-        for name, value, ndim in (("lengths", self.lengths, 1), ("page_table", self.page_table, 2),
-                                  ("slots", self.slots, 1)):  # fmt: skip
+        tensors = (("lengths", self.lengths, 1), ("page_table", self.page_table, 2), ("slots", self.slots, 1))
+        for name, value, ndim in tensors:
             if value.dtype != torch.int32:
                 raise BatchError(
                     f"{name}: int32 is expected, got {value.dtype}; convert it once, outside the step"
                 )
             if value.ndim != ndim:
                 raise BatchError(f"{name}: {ndim} axes are expected, got shape {tuple(value.shape)}")
-            if value.shape[0] != requests:
-                raise BatchError(f"{name}: {value.shape[0]} rows for {requests} requests")
+            if value.shape[0] != self.lengths.shape[0]:
+                raise BatchError(f"{name}: {value.shape[0]} rows for {self.lengths.shape[0]} requests")
+            if value.device != self.lengths.device:
+                raise BatchError(f"{name}: on {value.device}, lengths are on {self.lengths.device}")
         if self.block_size < 1 or self.block_size & (self.block_size - 1):
             raise BatchError(f"block_size: a power of two is expected, got {self.block_size}")
         if self.page_size < 1 or self.page_size % self.block_size:
@@ -85,24 +86,35 @@ class Batch:
     def blocks_per_page(self) -> int:
         return self.page_size // self.block_size
 
-    def check_values(self) -> None:
-        """Checks what needs the values on the host (a device synchronisation): call it outside a step."""
-        lengths = self.lengths.tolist()
-        slots = self.slots.tolist()
-        live = [slot for slot, length in zip(slots, lengths, strict=True) if length]
-        if min(lengths, default=0) < 0:
-            raise BatchError("lengths: a negative length")
-        if len(set(live)) != len(live):
-            raise BatchError("slots: two live requests share a state slot")
-        width = self.page_table.shape[1]
-        for row, length in enumerate(lengths):
-            pages = -(-length // self.page_size)
-            if pages > width:
+    def check_values(self, *, pages: int | None = None, slots: int | None = None) -> None:
+        """Checks what needs the values on the host (a device synchronisation): call it outside a step.
+
+        pages: pages of the pool; slots: state slots. Raises BatchError. Padded rows are not looked at.
+        """
+        table, width = self.page_table.tolist(), self.page_table.shape[1]
+        seen: dict[int, int] = {}
+        for row, (length, slot) in enumerate(zip(self.lengths.tolist(), self.slots.tolist(), strict=True)):
+            if length < 0:
+                raise BatchError(f"lengths: request {row} has {length} tokens")
+            if length == 0:
+                continue
+            if slot < 0 or (slots is not None and slot >= slots):
+                raise BatchError(f"slots: request {row} has state slot {slot}{_of(slots)}")
+            if seen.setdefault(slot, row) != row:
+                raise BatchError(f"slots: requests {seen[slot]} and {row} share state slot {slot}")
+            needed = -(-length // self.page_size)
+            if needed > width:
                 raise BatchError(
-                    f"page_table: request {row} of {length} tokens needs {pages} pages, the table holds {width}"
+                    f"page_table: request {row} of {length} tokens needs {needed} pages, the table holds {width}"
                 )
-            if pages and int(self.page_table[row, :pages].min()) < 0:
-                raise BatchError(f"page_table: request {row} has a negative page among its first {pages}")
+            used = table[row][:needed]
+            wrong = [page for page in used if page < 0 or (pages is not None and page >= pages)]
+            if wrong:
+                raise BatchError(
+                    f"page_table: request {row} has page {wrong[0]}{_of(pages)} among its first {needed}"
+                )
+            if len(set(used)) < needed:
+                raise BatchError(f"page_table: request {row} has one page twice among its first {needed}")
 
     def finished_blocks(self, row: int) -> int:
         """Blocks before the current one: the size of the `block` axis of this request (host)."""
@@ -119,3 +131,7 @@ class Batch:
             return pages
         within = torch.arange(per_page, device=pages.device)
         return (pages[:, None] * per_page + within).reshape(-1)[:count]
+
+
+def _of(count: int | None) -> str:
+    return "" if count is None else f" of {count}"

@@ -242,9 +242,7 @@ class Evaluation:
             node = _lifted_node(node)
         op = OPERATORS[node.op]
         compute = op.reference(node, seen)
-        as_indicator = tuple(
-            each if holds_ids(each) and not op.takes_sets else None for each in seen
-        )
+        as_indicator = tuple(each if holds_ids(each) and not op.takes_sets else None for each in seen)
         return Step(number, node, types, compute, as_indicator, by_lane, ragged)
 
     def evaluate(self, run: Run) -> None:

@@ -46,3 +46,34 @@ class VTensor:
             raise ValueError(
                 f"{self.layout.value} tensor: indptr belongs to ragged tensors, and to them alone"
             )
+        leading = 3 if self.layout is Layout.STATE and "block" in self.axes else 2
+        others = [name for name in self.axes if name != "block"] if leading == 3 else self.axes
+        if self.data.ndim != leading + len(others):
+            raise ValueError(
+                f"{self.layout.value} tensor: {tuple(self.data.shape)} does not have the axes {self.axes} "
+                f"after the first {leading}"
+            )
+        if self.indptr is not None:
+            self._check_indptr(self.indptr)
+
+    def _check_indptr(self, indptr: Tensor) -> None:
+        import torch
+
+        if indptr.dtype != torch.int32 or indptr.ndim != 1 or not len(indptr):
+            raise ValueError(
+                f"ragged tensor: indptr is int32 [requests + 1], got {indptr.dtype} {tuple(indptr.shape)}"
+            )
+
+    def request(self, row: int, pool_blocks: Tensor | None = None) -> Tensor:
+        """The part of one request (or state slot) as a flow sees it, [kv heads, (block,) axes…]: a copy where paged.
+
+        pool_blocks: int64 ids of the request's blocks, for PAGED.
+        """
+        if self.layout is Layout.PAGED:
+            if pool_blocks is None:
+                raise ValueError("paged tensor: the ids of the request's blocks are needed")
+            return self.data.index_select(0, pool_blocks).movedim(1, 0)
+        if self.indptr is not None:
+            first, last = self.indptr[row : row + 2].tolist()
+            return self.data[first:last].movedim(1, 0)
+        return self.data[row]

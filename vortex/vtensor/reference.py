@@ -107,7 +107,9 @@ class ReferenceRunner:
         # depends on its number of rows: so products are computed a block at a time.
         self.cache = Evaluation(program.cache, varying=["Input"], one_by_one=["GeMM"])
         self.indexer = Evaluation(
-            program.indexer, varying=["Input", "Entry", "State"], weights_per_lane=per_kv,
+            program.indexer,
+            varying=["Input", "Entry", "State"],
+            weights_per_lane=per_kv,
             combine=_combination(program.policy.share_heads),
         )
         self._budget_of = lru_cache(CACHED_LENGTHS)(self._evaluate_budget)
@@ -154,7 +156,9 @@ class ReferenceRunner:
         self, storage: ReferenceStorage, layer: int, pool: KVPool, block_ids: Tensor, head: int
     ) -> None:
         sources = {
-            "input": lambda name: self._scaled(pool, name, pool.blocks(name, block_ids, self.block_size, head)),
+            "input": lambda name: self._scaled(
+                pool, name, pool.blocks(name, block_ids, self.block_size, head)
+            ),
             "weight": lambda name: self._weight(name, layer, pool.device, head),
         }
         run = self._run(sources, len(block_ids), 0, layer, pool.device)
@@ -178,9 +182,7 @@ class ReferenceRunner:
         value = value[layer] if weight.per_layer else value
         return value[head] if weight.per_kv and head is not None else value
 
-    def _run(
-        self, sources: dict[str, Any], lanes: int, tokens: int, layer: int, device: torch.device
-    ) -> Run:
+    def _run(self, sources: dict[str, Any], lanes: int, tokens: int, layer: int, device: torch.device) -> Run:
         counts = Counts.of(tokens, self.program)
         policy = self.program.policy
 
@@ -224,11 +226,13 @@ class ReferenceRunner:
         rows = self._rows(storage, q, batch)
         most = max((row.blocks for row in rows), default=0)
         attended = torch.zeros((len(rows), batch.heads.kv, most), dtype=torch.bool, device=q.device)
+        dense = torch.zeros(len(rows), dtype=torch.bool, device=q.device)
         for number, row in enumerate(rows):
             if row.tokens:
-                attended[number, :, : row.blocks] = self._select_row(storage, layer, pool, row, batch.heads)
-        dense = [self.skips(row.tokens, layer) for row in rows]
-        return listed(attended, torch.tensor(dense, dtype=torch.bool, device=q.device))
+                chosen = self._select_row(storage, layer, pool, row, batch.heads)
+                attended[number, :, : row.blocks] = chosen
+                dense[number] = chosen is True
+        return listed(attended, dense)
 
     def scores(
         self, storage: ReferenceStorage, layer: int, q: Tensor, pool: KVPool, batch: Batch
@@ -240,7 +244,11 @@ class ReferenceRunner:
         found = []
         for row in self._rows(storage, q, batch):
             run = self._run(
-                self._sources(storage, layer, pool, row, batch.heads), batch.heads.kv, row.tokens, layer, q.device
+                self._sources(storage, layer, pool, row, batch.heads),
+                batch.heads.kv,
+                row.tokens,
+                layer,
+                q.device,
             )
             self.indexer.evaluate(run)
             found.append(self.indexer.scores(run))
@@ -303,13 +311,13 @@ class ReferenceRunner:
             )
         return self._reserve(kept.get(row.slot, leader, row.blocks))
 
-    def _indexed(
-        self, storage: ReferenceStorage, layer: int, pool: KVPool, row: Row, heads: Heads
-    ) -> Tensor:
+    def _indexed(self, storage: ReferenceStorage, layer: int, pool: KVPool, row: Row, heads: Heads) -> Tensor:
         """Runs the indexer: what each KV head attends, bool [kv heads, blocks]; states hold what it stored."""
         import torch
 
-        run = self._run(self._sources(storage, layer, pool, row, heads), heads.kv, row.tokens, layer, row.q.device)
+        run = self._run(
+            self._sources(storage, layer, pool, row, heads), heads.kv, row.tokens, layer, row.q.device
+        )
         self.indexer.evaluate(run)
         self._keep_state(storage, layer, run, row.slot)
         result = self.program.indexer.result
@@ -337,7 +345,7 @@ class ReferenceRunner:
 
         def read_state(name: str) -> Tensor:
             held = storage.states[layer][name]
-            value = held.data[row.slot]
+            value = held.request(row.slot)
             if "block" in held.axes:
                 order = [axis.name for axis in self.program.state(name).axes]
                 value = value[:, : row.finished].movedim(1, 1 + order.index("block"))
@@ -345,7 +353,7 @@ class ReferenceRunner:
 
         return {
             "input": read_input,
-            "entry": lambda name: storage.entries[layer][name].data.index_select(0, row.pool_ids).movedim(1, 0),
+            "entry": lambda name: storage.entries[layer][name].request(0, row.pool_ids),
             "state": read_state,
             "weight": lambda name: self._weight(name, layer, pool.device),
         }
@@ -356,16 +364,17 @@ class ReferenceRunner:
             value = self.indexer.tensor(run, store.value)
             if "block" in held.axes:
                 order = [axis.name for axis in self.program.state(store.name).axes]
-                held.data[slot][:, : run.blocks] = value.movedim(1 + order.index("block"), 1).to(held.data.dtype)
+                held.data[slot][:, : run.blocks] = value.movedim(1 + order.index("block"), 1).to(
+                    held.data.dtype
+                )
             else:
                 held.data[slot] = value.to(held.data.dtype)
 
 
 def _combination(share_heads: bool | str) -> Combine | None:
     """How the scores of the KV heads, [heads, blocks], become one row."""
-    import torch
-
     if not share_heads:
         return None
-    reduce = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax}[str(share_heads)]
-    return lambda rows: reduce(rows, 0)
+    if share_heads == "max":
+        return lambda rows: rows.amax(0)
+    return (lambda rows: rows.sum(0)) if share_heads == "sum" else (lambda rows: rows.mean(0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -81,7 +82,9 @@ def _check_row(what: str, row: list[int], count: int, blocks: int, whole: bool, 
     attended, rest = row[:count], row[count:]
     if any(each != -1 for each in rest):
         raise BatchError(f"{what}: -1 is expected after the first {count} ids, got {rest}")
-    if any(a >= b for a, b in zip(attended, attended[1:], strict=False)):
+    if any(a >= b for a, b in itertools.pairwise(attended)):
         raise BatchError(f"{what}: ids are not ascending and distinct: {attended}")
     if attended and (attended[0] < 0 or attended[-1] != blocks - 1):
-        raise BatchError(f"{what}: ids from 0 to the current block {blocks - 1}, which is last, got {attended}")
+        raise BatchError(
+            f"{what}: ids from 0 to the current block {blocks - 1}, which is last, got {attended}"
+        )

@@ -61,12 +61,24 @@ def state_tensor(state: State, slots: int, max_blocks: int, heads: Heads, device
 
 
 def allocate(
-    program: Program, layers: int, pool_blocks: int, slots: int, max_blocks: int, heads: Heads, device: torch.device
+    program: Program,
+    layers: int,
+    pool_blocks: int,
+    slots: int,
+    max_blocks: int,
+    heads: Heads,
+    device: torch.device,
 ) -> ReferenceStorage:
     return ReferenceStorage(
         heads,
-        [{e.name: entry_tensor(e, pool_blocks, heads, device) for e in program.entries} for _ in range(layers)],
-        [{s.name: state_tensor(s, slots, max_blocks, heads, device) for s in program.states} for _ in range(layers)],
+        [
+            {e.name: entry_tensor(e, pool_blocks, heads, device) for e in program.entries}
+            for _ in range(layers)
+        ],
+        [
+            {s.name: state_tensor(s, slots, max_blocks, heads, device) for s in program.states}
+            for _ in range(layers)
+        ],
         Kept.allocate(program.policy, slots, layers, heads.kv, max_blocks, device),
         max_blocks,
     )

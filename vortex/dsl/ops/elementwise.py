@@ -65,9 +65,9 @@ def _declare(
     doc: str,
     rule: Callable[..., Inferred],
     scalar: Callable[..., float],
-    torch_name: str,
+    torch_name: str | Callable[..., Any],
 ) -> Operator:
-    """One elementwise operator: `torch_name` names the eager function of its reference."""
+    """One elementwise operator: `torch_name` is the eager function of its reference."""
 
     if rule.__code__.co_argcount == 1:
 
@@ -91,12 +91,19 @@ def _declare(
     )
 
 
+def _eager_sigmoid(x: Any) -> Any:
+    """torch.sigmoid and silu round an element differently at the end of a row than within it."""
+    import torch
+
+    return 1.0 / (1.0 + torch.exp(-x))
+
+
 Exp = _declare("Exp", "e**x.", _float_rule, scalars.exp, "exp")
 Log = _declare("Log", "Natural logarithm; -inf at 0, NaN below.", _float_rule, scalars.log, "log")
 Sqrt = _declare("Sqrt", "Square root; NaN below 0.", _float_rule, scalars.sqrt, "sqrt")
 Rsqrt = _declare("Rsqrt", "1 / Sqrt(x); inf at 0.", _float_rule, scalars.rsqrt, "rsqrt")
-Sigmoid = _declare("Sigmoid", "1 / (1 + Exp(-x)).", _float_rule, scalars.sigmoid, "sigmoid")
-Silu = _declare("Silu", "x * Sigmoid(x).", _float_rule, scalars.silu, "silu")
+Sigmoid = _declare("Sigmoid", "1 / (1 + Exp(-x)).", _float_rule, scalars.sigmoid, _eager_sigmoid)
+Silu = _declare("Silu", "x * Sigmoid(x).", _float_rule, scalars.silu, lambda x: x * _eager_sigmoid(x))
 Tanh = _declare("Tanh", "Hyperbolic tangent.", _float_rule, math.tanh, "tanh")
 Abs = _declare("Abs", "Absolute value.", _same_rule, abs, "abs")
 Neg = _declare("Neg", "-x.", _same_rule, lambda x: -x, "neg")

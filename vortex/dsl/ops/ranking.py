@@ -37,14 +37,13 @@ def _ranked(scores: Tensor, first: int, last: int) -> tuple[Tensor, Tensor]:
     return values, positions
 
 
-def _mask(scores: Tensor, first: int, last: int, positions: Tensor, chosen: Tensor) -> Tensor:
+def _mask(positions: Tensor, chosen: Tensor, n: int, first: int, last: int) -> Tensor:
     """The reserved blocks, and of the candidates at `positions` those that are `chosen`."""
     import torch
 
-    mask = torch.ones(scores.shape, dtype=torch.bool, device=scores.device)
-    mask[..., first:last] = False
-    mask[..., first:last].scatter_(-1, positions, chosen)
-    return mask
+    shape = (*positions.shape[:-1], last - first)
+    candidates = torch.zeros(shape, dtype=torch.bool, device=positions.device).scatter_(-1, positions, chosen)
+    return torch.nn.functional.pad(candidates, (first, n - last), value=True)
 
 
 def top_k_mask(scores: Tensor, take: int, sinks: int = 0, recent: int = 0) -> Tensor:
@@ -65,7 +64,7 @@ def top_k_mask(scores: Tensor, take: int, sinks: int = 0, recent: int = 0) -> Te
     wanted = max(take - (n - (last - first)), 0)
     values, positions = _ranked(scores, first, last)
     values, positions = values[..., :wanted], positions[..., :wanted]
-    return _mask(scores, first, last, positions, values > -math.inf)
+    return _mask(positions, values > -math.inf, n, first, last)
 
 
 def top_p_mask(weights: Tensor, p: float, limit: int, sinks: int = 0, recent: int = 0) -> Tensor:
@@ -91,7 +90,7 @@ def top_p_mask(weights: Tensor, p: float, limit: int, sinks: int = 0, recent: in
     before = held + values.cumsum(-1) - values
     chosen = (values > 0) & (before < target)
     chosen[..., max(limit - (n - (last - first)), 0) :] = False
-    return _mask(weights, first, last, positions, chosen)
+    return _mask(positions, chosen, n, first, last)
 
 
 def threshold_mask(scores: Tensor, t: float, limit: int, sinks: int = 0, recent: int = 0) -> Tensor:
@@ -107,7 +106,7 @@ def threshold_mask(scores: Tensor, t: float, limit: int, sinks: int = 0, recent:
     values, positions = _ranked(scores, first, last)
     chosen = (values >= t) & (values > -math.inf)
     chosen[..., max(limit - (n - (last - first)), 0) :] = False
-    return _mask(scores, first, last, positions, chosen)
+    return _mask(positions, chosen, n, first, last)
 
 
 def top_k_ids(scores: Tensor, take: int, sinks: int = 0, recent: int = 0) -> Tensor:

@@ -56,23 +56,29 @@ def _integer_division(function: Callable[..., Any], a: Tensor, b: Tensor) -> Ten
     return function(a, b.masked_fill(zero, 1)).masked_fill(zero, 0)
 
 
-def aligned_reference(torch_name: str) -> Callable[[Node, tuple[TensorType, ...]], Callable[..., Any]]:
-    """The reference of an elementwise operator: align the operands, call the eager function, hold the dtype."""
+def aligned_reference(
+    torch_name: str | Callable[..., Any],
+) -> Callable[[Node, tuple[TensorType, ...]], Callable[..., Any]]:
+    """The reference of an elementwise operator: align the operands, call the eager function, hold the dtype.
+
+    torch_name: a function of torch, by name so that declaring it does not import torch, or any function
+    """
 
     def build(node: Node, types: tuple[TensorType, ...]) -> Callable[..., Any]:
         import torch
 
-        function = getattr(torch.nn.functional, torch_name, None) or getattr(torch, torch_name)
+        name = torch_name if isinstance(torch_name, str) else ""
+        function = getattr(torch, name) if isinstance(torch_name, str) else torch_name
         views = [reorder(each.names, node.type.names) for each in types]
         # Mixed arithmetic happens in the common dtype, as on the device, not in torch's promotion.
         if node.type.dtype != "bool":
             common = computed(node.type.dtype)
-        elif torch_name.startswith(("bitwise", "logical")):
+        elif name.startswith(("bitwise", "logical")):
             common = "bool"
         else:
             common = promote(*types)
-        divides = torch_name in ("floor_divide", "remainder")
-        convert = torch_name != "where" and any(computed(each.dtype) != common for each in types)
+        divides = name in ("floor_divide", "remainder")
+        convert = name != "where" and any(computed(each.dtype) != common for each in types)
 
         def evaluate(run: Any, *values: Any) -> Any:
             held = [value if view is None else view(value) for value, view in zip(values, views, strict=True)]
