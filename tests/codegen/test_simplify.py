@@ -143,7 +143,9 @@ def fold(op, *values):
     builder = Builder("indexer")
     number = builder.add(op, *[builder.constant(value) for value in values])
     node = builder.nodes[number]
-    run = Run({}, blocks=0, sinks=0, recent=0, take=int, dtype=torch.float64, device=torch.device("cpu"))
+    run = Run(
+        {}, lanes=1, blocks=0, sinks=0, recent=0, take=int, dtype=torch.float64, device=torch.device("cpu")
+    )
     types = tuple(builder.type(each) for each in node.inputs)
     held = [run.constant(value, each.dtype) for value, each in zip(values, types, strict=True)]
     try:
