@@ -89,7 +89,11 @@ def evaluate(
     node = program.indexer.nodes[result]
     scores = whole.values[node.inputs[0]] if node.op in ("topK", "topP", "Threshold") else None
     stores = {store.name: whole.values[store.value] for store in program.indexer.stores}
-    floats = [value for value in whole.values if torch.is_tensor(value) and value.is_floating_point() and value.numel()]
+    floats = [
+        value
+        for value in whole.values
+        if torch.is_tensor(value) and value.is_floating_point() and value.numel()
+    ]
     largest = max((value.abs().max().item() for value in floats), default=0.0)
     return Outcome(stores, whole.members(result).tolist(), scores, largest)
 

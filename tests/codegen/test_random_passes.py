@@ -20,7 +20,9 @@ from vortex.dsl.problem import Problem
 from vortex.dsl.verify import verify
 
 CACHE = 'c["m"] = Mean(c["k"])\nc["hi"] = Max(c["k"])\nc["lo"] = Min(c["k"])'
-LEAVES = 'return topK(Max(Sum(c["hi"] * c["lo"] * c["m"] * Max(c["k"], dim="token") * q, dim="dim"), dim="head"))'
+LEAVES = (
+    'return topK(Max(Sum(c["hi"] * c["lo"] * c["m"] * Max(c["k"], dim="token") * q, dim="dim"), dim="head"))'
+)
 CONSTANTS = (0.0, -0.0, 1.0, 1, 2, 0.5, -3.0, 7)
 UNARY = ("Neg", "Abs", "Relu", "Sigmoid", "Tanh", "Transpose")
 BINARY = ("Add", "Sub", "Mul", "Maximum", "Minimum", "GeMM", "Add", "Mul", "GeMM")
@@ -40,7 +42,9 @@ def grow(builder, step, values):
     kind, choice, first, second = step
     a, b = values[-1 - first % len(values)], values[-1 - second % len(values)]
     if kind == "unary":
-        return builder.add(UNARY[choice % len(UNARY)], a, **({"axes": ()} if UNARY[choice % 6] == "Transpose" else {}))
+        return builder.add(
+            UNARY[choice % len(UNARY)], a, **({"axes": ()} if UNARY[choice % 6] == "Transpose" else {})
+        )
     if kind == "binary":
         return builder.add(BINARY[choice % len(BINARY)], a, b)
     if kind == "square":
