@@ -111,6 +111,21 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
+def test_kernels_are_listed_with_their_flows_and_a_bad_variable_is_told(vortex, monkeypatch, tmp_path):
+    from vortex.codegen.cache import KernelCache, kernel_key
+
+    monkeypatch.setenv("VORTEX_CACHE_DIR", str(tmp_path / "own"))
+    source = "x = 1\n"
+    KernelCache().put(kernel_key(source), source, "Quest\n[red]")
+    listed = vortex("cache", "kernels").stdout
+    assert str(tmp_path / "own") in listed
+    assert f"{kernel_key(source)[:12]}" in listed and "Quest\\n[red]" in listed
+    (module,) = json.loads(vortex("cache", "kernels", "--json").stdout)["modules"]
+    assert module["key"] == kernel_key(source) and module["flow"] == "Quest\n[red]"
+    monkeypatch.setenv("VORTEX_CACHE_DIR", "relative")
+    assert vortex("cache").exit_code == 2 and "absolute path" in vortex("cache").stderr
+
+
 def test_an_empty_cache(vortex, folder):
     assert vortex("cache").stdout == f"{folder}\n  empty\n"
 

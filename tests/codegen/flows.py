@@ -38,11 +38,12 @@ def flow(tmp_path: Path, indexer: str, cache: str = "", **policy: Any) -> Progra
 
 @dataclass(frozen=True)
 class Outcome:
-    """Stores by name, the chosen blocks, and the scores that a final topK ranked."""
+    """Stores by name, the chosen blocks, the scores that a final topK ranked, and the largest magnitude on the way."""
 
     stores: dict[str, Any]
     chosen: list[int]
     scores: torch.Tensor | None
+    largest: float
 
 
 def evaluate(
@@ -88,7 +89,13 @@ def evaluate(
     node = program.indexer.nodes[result]
     scores = whole.values[node.inputs[0]] if node.op in ("topK", "topP", "Threshold") else None
     stores = {store.name: whole.values[store.value] for store in program.indexer.stores}
-    return Outcome(stores, whole.members(result).tolist(), scores)
+    floats = [
+        value
+        for value in whole.values
+        if torch.is_tensor(value) and value.is_floating_point() and value.numel()
+    ]
+    largest = max((value.abs().max().item() for value in floats), default=0.0)
+    return Outcome(stores, whole.members(result).tolist(), scores, largest)
 
 
 def _size(k: int | str) -> int:

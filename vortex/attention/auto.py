@@ -16,7 +16,7 @@ from torch import Tensor
 from vortex.attention.measure import kv_bytes, made_up, time_in_graph
 from vortex.attention.provider import Features, Planned, Provider, StepShape, Unsupported, require
 from vortex.attention.reference import ReferenceProvider
-from vortex.attention.source import cache_folder, write_private
+from vortex.codegen.folder import private_folder, write_whole
 from vortex.vtensor.batch import Batch
 from vortex.vtensor.pool import KVPool
 from vortex.vtensor.selection import Selection
@@ -97,9 +97,9 @@ class AutoProvider:
         if len(able) == 1 or shape.device.type != "cuda":
             choice = Choice(able[0], {}, why, device_name(shape.device))
         else:
-            path = (self.folder or cache_folder("auto")) / f"{key(shape, features, candidates)}.json"
+            path = (self.folder or private_folder("auto")) / f"{key(shape, features, candidates)}.json"
             choice = read(path, able) or self.measure(candidates, able, why, shape, features)
-            write_private(path, json.dumps(vars(choice), indent=1))
+            write_whole(path, json.dumps(vars(choice), indent=1))
         self.chosen[shape, features] = choice
         return choice
 

@@ -5,6 +5,7 @@ Each entry is a module, `KEY.py`, and `KEY.json` with what it was made for. No n
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -34,7 +35,8 @@ MODULE = "vortex_kernels_"
 """Modules of generated kernels are called this and their key."""
 
 
-def versions() -> dict[str, str]:
+@functools.cache
+def versions() -> Mapping[str, str]:
     """What decides how a source compiles. Nothing is imported."""
     found = {"vortex": vortex.__version__, "python": f"{sys.version_info.major}.{sys.version_info.minor}"}
     for name in ("triton", "torch"):
@@ -51,7 +53,7 @@ def kernel_key(source: str, options: Mapping[str, Any] | None = None, device: st
     options  anything JSON can hold, e.g. the KV dtype
     device   e.g. "cuda-90", or nothing for an interpreted kernel
     """
-    parts = {"source": source, "options": options or {}, "versions": versions(), "device": device}
+    parts = {"source": source, "options": options or {}, "versions": dict(versions()), "device": device}
     text = json.dumps(parts, sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 

