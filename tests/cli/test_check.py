@@ -108,3 +108,17 @@ def test_bad_usage(vortex, words):
     result = vortex(*words)
     assert result.exit_code == 2
     assert "Usage" in result.stderr and result.stdout == ""
+
+
+def test_of_a_very_long_line_the_part_around_the_caret_is_shown(vortex, tmp_path):
+    path = tmp_path / "deep.py"
+    path.write_text("x = " + "(" * 3000 + ")" * 3000, encoding="utf-8")
+    _, line, caret, *_ = vortex("check", path).stdout.splitlines()
+    assert len(line) == 4 + 160
+    assert 4 <= caret.index("^") < len(line)
+
+
+def test_a_name_that_is_no_text_and_one_with_a_line_break_are_shown_on_one_line(vortex, tmp_path):
+    for name in ("bad\udcff.py", "new\nline.py"):
+        result = vortex("check", tmp_path / name)
+        assert result.exit_code == 1 and "VTX005" in result.stdout

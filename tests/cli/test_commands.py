@@ -11,7 +11,7 @@ from vortex.cli.doctor import PACKAGES
 from vortex.cli.ops import AXES
 from vortex.dsl.load import trace_file
 from vortex.dsl.registry import OPERATORS
-from vortex.dsl.text import parse, print_program
+from vortex.dsl.text import TextError, parse, print_program
 
 
 def test_help_names_every_command(vortex):
@@ -170,3 +170,25 @@ def test_doctor_names_versions_and_imports_nothing_heavy():
 def test_doctor_as_text(vortex):
     shown = vortex("doctor").stdout
     assert "attention_providers" in shown and "sglang_plugins" in shown and "folder" in shown
+
+
+def test_the_text_form_carries_its_version(vortex, flow):
+    text = vortex("compile", flow, "--emit", "ir").stdout
+    assert text.startswith("ir 1\nflow ")
+    with pytest.raises(TextError, match="version 2; version 1 is read"):
+        parse(text.replace("ir 1", "ir 2", 1))
+
+
+LIGHT = ["check FLOW", "compile FLOW --emit ir", "ops", "new Fresh", "cache", "doctor", "bytes Qwen3-8B"]
+
+
+@pytest.mark.parametrize("line", LIGHT)
+def test_commands_without_a_model_import_no_torch(line, flow, tmp_path):
+    code = (
+        "import sys; from typer.testing import CliRunner; from vortex.cli.main import app;"
+        "result = CliRunner().invoke(app, sys.argv[1:]);"
+        "print(result.exit_code, [name for name in ('torch', 'triton', 'transformers') if name in sys.modules])"
+    )
+    words = [str(flow) if word == "FLOW" else word for word in line.split()]
+    said = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=tmp_path)
+    assert said.stdout == "0 []\n", said.stderr

@@ -1,11 +1,14 @@
 """Commands as real processes: exit codes, closed pipes, Ctrl-C, streams."""
 
+import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
 posix = pytest.mark.skipif(sys.platform == "win32", reason="signals and pipes of POSIX")
 
 
@@ -52,8 +55,6 @@ def test_ctrl_c_ends_quietly_and_takes_the_child_along(process, flow, tmp_path):
 
 def running(pid):
     """Whether a process still runs; one that only waits to be collected does not."""
-    from pathlib import Path
-
     for _ in range(100):
         try:
             if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
@@ -62,6 +63,14 @@ def running(pid):
             return False
         time.sleep(0.05)
     return True
+
+
+@posix
+def test_checking_takes_less_than_a_second_of_work(process):
+    """Both processes together; time on the clock would depend on what else the machine does."""
+    started = process("check", ROOT / "algorithms" / "quest.py")
+    _, status, usage = os.wait4(started.pid, 0)
+    assert (status, usage.ru_utime + usage.ru_stime < 1.0) == (0, True), usage
 
 
 def test_no_colour_without_a_terminal(process, broken):

@@ -16,6 +16,9 @@ from vortex.dsl.source import python_lines
 SCHEMA_VERSION = 1
 """Version of the JSON form of a report; it changes when a field changes its meaning."""
 
+SHOWN = 160
+"""Characters of an author's line that a report shows."""
+
 
 @dataclass(frozen=True)
 class Diagnostic:
@@ -77,6 +80,10 @@ def render(finding: Diagnostic, source: str | None = None) -> str:
         line = "".join(each if each.isprintable() else " " for each in lines[finding.line - 1].rstrip("\r\n"))
         stop = finding.end_column if finding.end_line == finding.line else len(line) + 1
         width = max(1, min(stop, len(line) + 1) - finding.column)
-        text += [f"    {line}", "    " + " " * (finding.column - 1) + "^" * width]
+        # Of a line that no terminal shows whole, the part around the caret.
+        cut = max(finding.column - 1 - SHOWN // 2, 0) if len(line) > SHOWN else 0
+        line = line[cut : cut + SHOWN]
+        width = min(width, max(len(line) - (finding.column - 1 - cut), 1))
+        text += [f"    {line}", "    " + " " * (finding.column - 1 - cut) + "^" * width]
     text.append(f"  = {finding.remedy}")
     return "\n".join(text)

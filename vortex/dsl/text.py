@@ -23,6 +23,9 @@ from vortex.dsl.ir import (
     Weight,
 )
 
+SCHEMA_VERSION = 1
+"""Version of the text form, its first line; it changes when text of one version means something else in the next."""
+
 
 class TextError(ValueError):
     """Text that is no program; the message says where."""
@@ -31,7 +34,8 @@ class TextError(ValueError):
 def print_program(program: Program) -> str:
     """The whole program, one node a line."""
     lines = [
-        f"flow {_string(program.name)} from {_string(program.file)} for {_settings(_fields(program.shape))}"
+        f"ir {SCHEMA_VERSION}",
+        f"flow {_string(program.name)} from {_string(program.file)} for {_settings(_fields(program.shape))}",
     ]
     lines.append(f"policy {_settings(_fields(program.policy))}")
     for weight in program.weights:
@@ -129,7 +133,9 @@ def parse(text: str) -> Program:
 
 
 def _program(tree: Any) -> Program:
-    header, policy, *rest = tree.children
+    version, header, policy, *rest = tree.children
+    if int(version.children[0]) != SCHEMA_VERSION:
+        raise TextError(f"the text has version {version.children[0]}; version {SCHEMA_VERSION} is read")
     found: dict[str, list[Any]] = {name: [] for name in ("weight", "entry", "state", "cache", "indexer")}
     for each in rest:
         found[each.data].append(each)

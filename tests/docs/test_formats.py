@@ -1,0 +1,48 @@
+"""docs/formats.md names the fields that the commands print, all of them."""
+
+import json
+import re
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from vortex.cli.main import app
+
+ROOT = Path(__file__).parents[2]
+QUEST = str(ROOT / "algorithms" / "quest.py")
+
+
+def fields(heading):
+    """The names in the first column of the table after a line that contains `heading`."""
+    after = (ROOT / "docs" / "formats.md").read_text("utf-8").split(heading, 1)[1]
+    table = re.search(r"\| field \|.*\n\|---\|---\|\n((?:\|.*\n)+)", after)
+    return {name for row in table[1].splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_check(tmp_path):
+    document = json.loads(invoke("check", tmp_path / "missing.py", "--json").stdout)
+    assert set(document) == fields("vortex check FILE")
+    assert set(document["findings"][0]) == fields("A finding:")
+    assert set(document["files"][0]) == {"target", "ok"}
+
+
+def test_run():
+    from vortex.cli.run import Comparison, _document
+    from vortex.dsl.load import trace_file
+    from vortex.engines.transformers.counters import Counters
+    from vortex.engines.transformers.generate import Generation, Output
+
+    out = Output([Generation([1])], 1.0, 1.0, 0, 0, Counters(), [])
+    document = _document(trace_file(QUEST).program, None, {}, out, Comparison(1.0, None))
+    assert set(document) == fields("vortex run FILE")
+    assert set(document["dense"]) == {"tokens_per_s", "agreement", "mean_kl", "kl"}
+
+
+def test_compile(tmp_path):
+    assert invoke("compile", QUEST, "--emit", "ir", "--out", tmp_path).exit_code == 0
+    document = json.loads((tmp_path / "manifest.json").read_text())
+    assert set(document) == fields("vortex compile FILE")
