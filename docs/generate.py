@@ -103,7 +103,7 @@ def _row(op: Operator) -> str:
     if op.name in SYMBOLS:
         called += f", `{SYMBOLS[op.name]}`"
     meaning = " ".join(inspect.cleandoc(op.doc).split())
-    return f"| {called} | {meaning} |".replace("a | b`", "a \\| b`").replace("`a | b", "`a \\| b")
+    return "| {} | {} |".format(*(cell.replace("|", "\\|") for cell in (called, meaning)))
 
 
 START, END = "<!-- operators: generated -->\n", "<!-- end of operators -->"
