@@ -58,7 +58,9 @@ def _example(example: Example, kind: Kind) -> str:
     intro = f"With `{example.command}`:\n\n" if example.command else ""
     code = f"```python\n{example.source}```\n"
     if example in PROCESS:
-        limit = "256" if example.slug == "output-limit" else "1024" if example.slug == "memory-limit" else "10"
+        limit = (
+            "256" if example.slug == "output-limit" else "1024" if example.slug == "memory-limit" else "10"
+        )
         facts = {"limit": limit, "error": "exit status 1"}
         lines = [f"file.py: {kind.severity} {kind.code}: {kind.message.format(**facts)}"]
         lines.append(f"  = {kind.remedy.format(**facts)}")

@@ -60,7 +60,15 @@ def _file(rng: random.Random, shape: Shape, block_size: int, steps: int) -> str:
     return "\n".join(lines)
 
 
-BUDGETS = ("2", "4", "7", '"max(3, 25% * blocks)"', '"min(6, blocks / 2)"', '"floor(tokens / 16) + 2"', '"layer + 3"')
+BUDGETS = (
+    "2",
+    "4",
+    "7",
+    '"max(3, 25% * blocks)"',
+    '"min(6, blocks / 2)"',
+    '"floor(tokens / 16) + 2"',
+    '"layer + 3"',
+)
 
 
 def _indent(lines: list[str], width: int) -> list[str]:
@@ -118,7 +126,11 @@ def _cache(
 
 
 def _indexer(
-    rng: random.Random, shape: Shape, block_size: int, entries: dict[str, tuple[TensorType, float]], steps: int
+    rng: random.Random,
+    shape: Shape,
+    block_size: int,
+    entries: dict[str, tuple[TensorType, float]],
+    steps: int,
 ) -> list[str]:
     w = Writer(rng, _recorder("indexer", shape, block_size), "y")
     _input(w, "q")
@@ -164,7 +176,7 @@ def _write_state(w: Writer, state: Value) -> None:
     news = found if found is None else _reduced_to(w, found, names)
     if news is None or news.type.axes != state.type.axes:
         extra = "(Positions().index % 3) * 1.0" if "block" in names else "0.0"
-        head = " + Max(q, dim=\"dim\")" if "head" in names else ""
+        head = ' + Max(q, dim="dim")' if "head" in names else ""
         text = f"{extra}{head}"
         made = w.define(text, 8.0)
         assert made is not None
@@ -179,6 +191,7 @@ def _reduced_to(w: Writer, x: Value, names: tuple[str, ...]) -> Value | None:
 
 def _scores(w: Writer, restricted: bool | None = None) -> Value:
     """One float for each block: a value reduced to `block`."""
+
     def fits(each: Value) -> bool:
         allowed = restricted is None or each.restricted == restricted
         return each.is_float and "block" in each.type.names and allowed
@@ -199,7 +212,9 @@ def _restrict(w: Writer, steps: int) -> None:
     sets = [f"topK({scores.text}{k})"] * 3 + [f"First({w.rng.randint(1, 5)})", f"Last({w.rng.randint(1, 5)})",
             f"Union(First(1), Last(2), topK({scores.text}, k=4))", f"{scores.text} > 0.11"]  # fmt: skip
     chosen = w.define(w.rng.choice(sets), 1.0, (scores,))
-    source = w.pick(lambda each: "block" in each.type.names and not each.restricted and each.type.members is None)
+    source = w.pick(
+        lambda each: "block" in each.type.names and not each.restricted and each.type.members is None
+    )
     if chosen is None or source is None:
         return
     near = w.define(f"Gather({source.text}, {chosen.text})", source.bound, (source, chosen))

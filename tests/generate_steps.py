@@ -184,7 +184,14 @@ def compared(w: Writer) -> Value | None:
     if a is None or b is None or a is b:
         return None
     sign = w.rng.choice(["<", "<=", ">", ">=", "==", "!="])
-    named = {"<": "Less", "<=": "LessEqual", ">": "Greater", ">=": "GreaterEqual", "==": "Equal", "!=": "NotEqual"}
+    named = {
+        "<": "Less",
+        "<=": "LessEqual",
+        ">": "Greater",
+        ">=": "GreaterEqual",
+        "==": "Equal",
+        "!=": "NotEqual",
+    }
     other = w.rng.choice([b.text, "0.37", "-0.21"])
     text = f"{a.text} {sign} {other}" if w.rng.random() < 0.7 else f"{named[sign]}({a.text}, {other})"
     return w.define(text, 1.0, (a, b))
@@ -262,7 +269,9 @@ def argument(w: Writer) -> Value | None:
     if x is None:
         return None
     name = w.axis(x) or ""
-    return w.define(f"{w.rng.choice(['ArgMax', 'ArgMin'])}({x.text}, dim={w.dim(x, name)})", x.size(name), (x,))
+    return w.define(
+        f"{w.rng.choice(['ArgMax', 'ArgMin'])}({x.text}, dim={w.dim(x, name)})", x.size(name), (x,)
+    )
 
 
 @step(4)
@@ -316,7 +325,9 @@ def joined(w: Writer) -> Value | None:
     shared = [axis.name for axis in a.type.axes if axis.size is not None and axis.name in b.type.names]
     if not shared:
         return None
-    return w.define(f"Concat({a.text}, {b.text}, dim={w.rng.choice(shared)!r})", max(a.bound, b.bound), (a, b))
+    return w.define(
+        f"Concat({a.text}, {b.text}, dim={w.rng.choice(shared)!r})", max(a.bound, b.bound), (a, b)
+    )
 
 
 @step(2)

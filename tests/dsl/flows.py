@@ -18,7 +18,10 @@ def flow_text(indexer: str = "return First(1)", cache: str = "", attributes: str
     lines += textwrap.indent(textwrap.dedent(attributes), "    ").splitlines()
     if cache:
         lines += ["    def forward_cache(c):", *textwrap.indent(textwrap.dedent(cache), " " * 8).splitlines()]
-    lines += ["    def forward_indexer(q, c):", *textwrap.indent(textwrap.dedent(indexer), " " * 8).splitlines()]
+    lines += [
+        "    def forward_indexer(q, c):",
+        *textwrap.indent(textwrap.dedent(indexer), " " * 8).splitlines(),
+    ]
     return "\n".join(lines) + "\n"
 
 

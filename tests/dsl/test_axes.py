@@ -46,7 +46,7 @@ def test_elementwise_operands_align_by_name(expression, expected):
         ("q @ k.T", "(1, block, head=4, token=4) fp32"),
         ('GeMM(k, Mean(q, dim="head"))', "(1, block, token=4) fp32"),  # matrix times vector
         ('GeMM(Mean(q, dim="head"), q.T)', "(1, head=4) fp32"),  # vector times matrix
-        ('GeMM(q[:, 0], q[:, 1])', "(1) fp32"),  # vector times vector
+        ("GeMM(q[:, 0], q[:, 1])", "(1) fp32"),  # vector times vector
         ('GeMM(Rename(k, token="a"), Rename(k, token="b").T)', "(1, block, a=4, b=4) fp32"),
         ('GeMM(Max(k, dim="token").T, Max(k, dim="token") * 1)', None),
         ('GeMM(Sum(k, dim="token").T, Sum(k, dim=("token", "dim")))', "(1, dim=8) fp32"),  # contracts block

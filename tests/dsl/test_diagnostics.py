@@ -51,7 +51,7 @@ def test_no_message_shows_an_internal_name(example):
 
 def test_five_mistakes_in_both_methods_come_in_one_run(tmp_path):
     path = tmp_path / "five.py"
-    path.write_text('''from vortex import *
+    path.write_text("""from vortex import *
 
 class Five(vFlow):
     block_size = 12
@@ -65,7 +65,7 @@ class Five(vFlow):
         s = GeMM(c["maen"], q.T)
         t = topk(GeMM(c["low"], q.T))
         return Max(GeMM(c["v"], q), dim=5)
-''')
+""")
     traced = trace_file(path)
     assert traced.program is None
     names = {kind.code: slug for slug, kind in CATALOGUE.items()}

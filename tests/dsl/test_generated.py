@@ -74,7 +74,9 @@ def test_a_generated_program_runs_and_stays_finite(seed):
     pools = {name: torch.randn(50 * size, shape.kv_heads, shape.head_dim, generator=random) for name in "kv"}
     pool = KVPool(pools, size)
     runner = ReferenceRunner(generated.program, shortcut=False)
-    storage = runner.allocate(layers=2, pool_blocks=50, slots=5, max_blocks=10, heads=heads, device=torch.device("cpu"))
+    storage = runner.allocate(
+        layers=2, pool_blocks=50, slots=5, max_blocks=10, heads=heads, device=torch.device("cpu")
+    )
     q = torch.randn(5, shape.query_heads, shape.head_dim, generator=random)
     for layer in range(2):
         runner.summarise(storage, layer, pool, torch.arange(50))

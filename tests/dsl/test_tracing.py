@@ -10,7 +10,7 @@ from vortex.dsl.ir import State
 from vortex.dsl.load import split_target, trace_file
 from vortex.dsl.text import print_program
 
-BLOCK_TOP_K = '''
+BLOCK_TOP_K = """
 from vortex import *
 
 class BlockTopK(vFlow):
@@ -21,9 +21,9 @@ class BlockTopK(vFlow):
         s = GeMM(c["centroids"], q.T)
         i = topK(Mean(s, dim=2), dim=1)
         return attn(q, c["k"], c["v"], i)
-'''
+"""
 
-QUEST = '''
+QUEST = """
 from vortex import *
 
 class Quest(vFlow):
@@ -34,7 +34,7 @@ class Quest(vFlow):
     def forward_indexer(q, c):
         s = Maximum(q * c["max"], q * c["min"])
         i = topK(Max(Sum(s)))
-'''
+"""
 
 
 def test_block_top_k_as_it_stands():
@@ -80,7 +80,7 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_methods_may_be_written_in_any_form(form):
     decorator, first, c = FORMS[form]
-    program = traced(f'''
+    program = traced(f"""
 from vortex import *
 
 class Flow(vFlow):
@@ -89,12 +89,12 @@ class Flow(vFlow):
 
     {decorator}def forward_indexer({first}q, {c}):
         return topK(Max(GeMM({c}["m"], q.T)))
-''')
+""")
     assert [node.op for node in program.indexer.nodes][-3:] == ["GeMM", "Max", "topK"]
 
 
 def test_attributes_through_self_the_class_and_a_property():
-    program = traced('''
+    program = traced("""
 from vortex import *
 
 class Flow(vFlow):
@@ -108,13 +108,13 @@ class Flow(vFlow):
     def forward_indexer(self, q, c):
         s = Positions().index * self.doubled + Flow.shift
         return topK(s * self.scale)
-''')
+""")
     constants = [node.attr("value") for node in program.indexer.nodes if node.op == "Const"]
     assert constants == [6.0, 0.25, SHAPE.head_dim**-0.5]
 
 
 def test_inheritance_brings_methods_and_attributes():
-    text = '''
+    text = """
 from vortex import *
 
 class Base(vFlow):
@@ -128,14 +128,17 @@ class Base(vFlow):
 
     def forward_indexer(self, q, c):
         return topK(self.score(q, c), k=self.top)
-'''
-    child = text + '''
+"""
+    child = (
+        text
+        + """
 class Child(Base):
     top = 5
 
     def score(self, q, c):
         return Mean(GeMM(c["m"], q.T))
-'''
+"""
+    )
     assert slugs(child) == ["several-flows"]
     source = textwrap.dedent(child)
     from vortex.dsl.load import trace_source
@@ -148,7 +151,7 @@ class Child(Base):
 
 
 def test_an_override_reaches_a_base_class_read_by_its_name():
-    text = '''
+    text = """
 from vortex import *
 
 class Base(vFlow):
@@ -156,7 +159,7 @@ class Base(vFlow):
 
     def forward_indexer(q, c):
         return topK(Positions().index, k=Base.top)
-'''
+"""
     assert traced(text, top="7").indexer.nodes[-1].attr("k") == 7
     assert traced(text).indexer.nodes[-1].attr("k") == 3
 
@@ -223,7 +226,9 @@ def test_two_states_that_depend_on_each_other():
 
 
 def test_reading_after_an_assignment_gives_the_new_value():
-    program = traced(flow_text('c["s"] = Max(q, dim="head")\nc["s"] = c["s"] * 2\nreturn topK(Positions().index)'))
+    program = traced(
+        flow_text('c["s"] = Max(q, dim="head")\nc["s"] = c["s"] * 2\nreturn topK(Positions().index)')
+    )
     assert len(program.indexer.stores) == 1
     assert program.indexer.nodes[program.indexer.stores[0].value].op == "Mul"
     assert all(node.op != "State" for node in program.indexer.nodes)
@@ -243,7 +248,7 @@ OVERRIDES = {
     ("top", "8"): 8, ("top", 8): 8, ("p", "0.5"): 0.5, ("p", "1"): 1.0, ("flag", "false"): False, ("flag", "True"): True,
     ("kind", "b"): "b", ("kind", "3"): "3", ("channels", "1,2"): (1, 2), ("channels", "[3]"): [3],
 }  # fmt: skip
-OWN = '''
+OWN = """
 from vortex import *
 
 class Flow(vFlow):
@@ -256,7 +261,7 @@ class Flow(vFlow):
     def forward_indexer(self, q, c):
         kept.append((self.top, self.p, self.flag, self.kind, self.channels))
         return First(self.top)
-'''
+"""
 
 
 @pytest.mark.parametrize("pair", OVERRIDES, ids=str)
@@ -337,7 +342,9 @@ def test_tracing_leaves_the_class_as_it_was():
     ],
 )
 def test_every_way_to_say_what_is_attended(ending, expected):
-    program = traced(flow_text('s = Max(c["m"] * q, dim=("head", "dim"))\n' + ending, 'c["m"] = Mean(c["k"])'))
+    program = traced(
+        flow_text('s = Max(c["m"] * q, dim=("head", "dim"))\n' + ending, 'c["m"] = Mean(c["k"])')
+    )
     assert program.indexer.nodes[program.indexer.result].op == expected
 
 
@@ -348,7 +355,9 @@ def test_a_file_may_be_named_with_its_flow():
 
 
 def test_a_flow_may_import_a_helper_beside_its_file(tmp_path):
-    (tmp_path / "beside_the_flow.py").write_text("from vortex import Max\n\ndef best(x):\n    return Max(x)\n")
+    (tmp_path / "beside_the_flow.py").write_text(
+        "from vortex import Max\n\ndef best(x):\n    return Max(x)\n"
+    )
     path = tmp_path / "flow.py"
     path.write_text(flow_text("return topK(best(Max(c['k'])))").replace(
         "class", "from beside_the_flow import best\n\nclass"))  # fmt: skip
