@@ -93,7 +93,7 @@ def test_columns_count_characters_where_a_line_has_others_than_ascii(tmp_path):
 def test_a_name_with_a_newline_stays_on_one_line(tmp_path):
     path = tmp_path / "newline.py"
     path.write_text("from vortex import *\n\nclass N(vFlow):\n    def forward_cache(c):\n"
-                    '        c["a\\nb"] = 0.5\n\n    def forward_indexer(q, c):\n        return First(2)\n')  # fmt: skip
+        '        c["a\\nb"] = 0.5\n\n    def forward_indexer(q, c):\n        return First(2)\n')  # fmt: skip
     (finding,) = trace_file(path).findings
     assert "\n" not in finding.message and "a\\nb" in finding.message
 

@@ -96,7 +96,7 @@ def test_an_operator_computes_its_definition(op, at, precision):
             assert got.dtype == dtype_of(node.type, precision)
             integral = not got.dtype.is_floating_point
             wanted = np.array(want.array.tolist(), dtype=np.float64).reshape(want.array.shape)
-            if integral and not got.dtype == torch.bool:
+            if integral and got.dtype != torch.bool:
                 wanted = np.nan_to_num(wanted, posinf=2**31 - 1, neginf=-(2**31 - 1))
             tolerance = 2e-6 if precision == "fp32" else 1e-12
             np.testing.assert_allclose(
@@ -159,7 +159,7 @@ def test_the_scalar_function_agrees_with_the_reference_on_numbers(op):
 
 
 PADS = [(op, at) for op, at in PARAMETERS if OPERATORS[op].pads(node_of(op, CASES[op][at][0], CASES[op][at][1],
-        **CASES[op][at][2]), tuple(CASES[op][at][0]), tuple({name: 0.0 for name in each.names} | ({"": 0.0}
+        **CASES[op][at][2]), tuple(CASES[op][at][0]), tuple(dict.fromkeys(each.names, 0.0) | ({"": 0.0}
         if not each.axes else {}) for each in CASES[op][at][0]))]  # fmt: skip
 
 
@@ -171,7 +171,7 @@ def test_padded_lanes_hold_what_the_declaration_says(op, at, held):
         return
     blocks, extra = 3, 2
     node = node_of(op, types, args, **attrs)
-    pads = tuple({name: held for name in each.names} if each.axes else {"": held} for each in types)
+    pads = tuple(dict.fromkeys(each.names, held) if each.axes else {"": held} for each in types)
     claims = OPERATORS[op].pads(node, tuple(types), pads)
     plain = [
         values(each, blocks, 3 + seed) if each.axes else torch.tensor(held) for seed, each in enumerate(types)

@@ -245,7 +245,8 @@ def test_an_entry_is_stored_as_its_cast_says(value, storage):
 
 
 OVERRIDES = {
-    ("top", "8"): 8, ("top", 8): 8, ("p", "0.5"): 0.5, ("p", "1"): 1.0, ("flag", "false"): False, ("flag", "True"): True,
+    ("top", "8"): 8, ("top", 8): 8, ("p", "0.5"): 0.5, ("p", "1"): 1.0, ("flag", "false"): False,
+    ("flag", "True"): True,
     ("kind", "b"): "b", ("kind", "3"): "3", ("channels", "1,2"): (1, 2), ("channels", "[3]"): [3],
 }  # fmt: skip
 OWN = """
@@ -272,7 +273,7 @@ def test_overrides_are_converted_to_the_kind_of_the_attribute(pair):
     try:
         trace = trace_text(OWN.replace("class", "from vortex import kept\n\nclass"), **dict([pair]))
         assert not trace.errors, trace.errors
-        key, given = pair
+        key, _ = pair
         (read,) = set(map(str, vortex.kept))
         names = ("top", "p", "flag", "kind", "channels")
         assert read.startswith("(") and vortex.kept[0][names.index(key)] == OVERRIDES[pair]
