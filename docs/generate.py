@@ -83,8 +83,9 @@ FAMILIES = (
 
 SYMBOLS = {
     "Add": "a + b", "Sub": "a - b", "Mul": "a * b", "Div": "a / b", "FloorDiv": "a // b", "Mod": "a % b",
-    "Pow": "a ** b", "Less": "a < b", "LessEqual": "a <= b", "Greater": "a > b", "GreaterEqual": "a >= b", "Equal": "a == b",
-    "NotEqual": "a != b", "And": "a & b", "Or": "a | b", "Xor": "a ^ b", "Not": "~x", "Neg": "-x", "Abs": "abs(x)",
+    "Pow": "a ** b", "Less": "a < b", "LessEqual": "a <= b", "Greater": "a > b", "GreaterEqual": "a >= b",
+    "Equal": "a == b", "NotEqual": "a != b", "And": "a & b", "Or": "a | b", "Xor": "a ^ b", "Not": "~x",
+    "Neg": "-x", "Abs": "abs(x)",
     "GeMM": "a @ b",
 }  # fmt: skip
 """Operators that Python's syntax also writes."""

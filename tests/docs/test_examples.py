@@ -11,9 +11,11 @@ from vortex.cli.main import COMMANDS, app
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "AGENTS.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+MISTAKES = ROOT / "docs" / "diagnostics.md"
 PYTHON = [
     (page.name, code)
     for page in PAGES
+    if page != MISTAKES
     for code in re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
     if "vFlow" in code
 ]
@@ -45,7 +47,9 @@ def test_the_example_of_the_readme_is_the_file_that_make_run_runs():
 
 def test_the_session_of_the_readme_prints_what_it_shows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    blocks = [block for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL) if "$ vortex" in block]
+    blocks = [
+        block for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL) if "$ vortex" in block
+    ]
     steps = [step for block in blocks for step in re.split(r"^\$ ", block, flags=re.MULTILINE) if step]
     assert [step.split()[1] for step in steps] == ["new", "check", "check"]
     for step in steps:
@@ -58,7 +62,9 @@ def test_the_session_of_the_readme_prints_what_it_shows(tmp_path, monkeypatch):
 
 def mistaken(code):
     """The starter file, short and with a slip of the pen."""
-    lines = [line for line in code.split('"""\n', 1)[1].splitlines() if not re.search(r"^ *#|^    b\w+ = ", line)]
+    lines = [
+        line for line in code.split('"""\n', 1)[1].splitlines() if not re.search(r"^ *#|^    b\w+ = ", line)
+    ]
     return "\n".join(lines).strip().replace("Mean(c", "Meen(c") + "\n"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 
 import vortex.dsl.ops  # noqa: F401  (fills the registry)
@@ -58,17 +57,26 @@ def node_of(
 
 
 def run_of(blocks: int, precision: str = "fp32", sinks: int = 0, recent: int = 0, take: int = 3) -> Run:
-    return Run({}, blocks=blocks, sinks=sinks, recent=recent, take=lambda k: take if k is None else int(k),
+    return Run({}, lanes=1, blocks=blocks, sinks=sinks, recent=recent, take=lambda k: take if k is None else int(k),
                dtype=DTYPES[precision], device=torch.device("cpu"))  # fmt: skip
 
 
 def evaluate(node: Node, types: list[TensorType], tensors: list[torch.Tensor], run: Run) -> torch.Tensor:
-    run.values, run.types = list(tensors), list(types)
+    run.values, run.varies = list(tensors), [False] * len(tensors)
     return OPERATORS[node.op].reference(node, tuple(types))(run, *tensors)
 
 
-def as_numpy(tensor: torch.Tensor) -> np.ndarray:
-    return tensor.numpy()
+def ids(members: torch.Tensor) -> list[int]:
+    """Ascending ids of a set of blocks, which a reference holds as a boolean over them."""
+    assert members.dtype == torch.bool
+    return members.nonzero().flatten().tolist()
+
+
+def mask(blocks: int, *members: int) -> torch.Tensor:
+    """The set of blocks that holds these."""
+    held = torch.zeros(blocks, dtype=torch.bool)
+    held[list(members)] = True
+    return held
 
 
 def dtype_of(x: TensorType, precision: str) -> torch.dtype:

@@ -221,7 +221,7 @@ def casts(operands: list[Named], names: tuple[str, ...], to: str) -> Named:
 
 
 ELEMENTWISE: dict[str, Callable[..., Any]] = {
-    "Exp": lambda x: np.exp(np.float64(x)), "Log": np.log, "Sqrt": lambda x: np.sqrt(np.float64(x)), 
+    "Exp": lambda x: np.exp(np.float64(x)), "Log": np.log, "Sqrt": lambda x: np.sqrt(np.float64(x)),
     "Rsqrt": lambda x: 1 / np.sqrt(np.float64(x)), "Sigmoid": sigmoid,
     "Silu": lambda x: x * sigmoid(x), "Tanh": np.tanh, "Abs": abs, "Neg": lambda x: -x if x.dtype != bool else -int(x),
     "Relu": lambda x: x if x != x else max(x, 0),

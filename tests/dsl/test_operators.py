@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.dsl.operators import dtype_of, evaluate, node_of, run_of, shape, sizes, values
+from tests.dsl.operators import dtype_of, evaluate, ids, mask, node_of, run_of, shape, sizes, values
 from tests.dsl.oracles import ORACLES, Named
 from vortex.dsl.axes import BLOCK, Axis, Members, TensorType
 from vortex.dsl.ops.elementwise import ROUNDING
@@ -286,42 +286,39 @@ def test_selections_along_block_ask_for_the_policy():
     x = shape("block")
     scores = torch.tensor([0.0, 4.0, 1.0, 3.0, 2.0])
     run = run_of(5, sinks=1, recent=1, take=3)
-    assert evaluate(node_of("topK", [x]), [x], [scores], run).tolist() == [0, 1, 4]
-    assert evaluate(node_of("topK", [x], k=4), [x], [scores], run).tolist() == [0, 1, 3, 4]
-    assert evaluate(node_of("topP", [x], (0.5,), max=5), [x], [scores], run).tolist() == [0, 1, 4]
-    assert evaluate(node_of("Threshold", [x], (2.5,), max=5), [x], [scores], run).tolist() == [0, 1, 3, 4]
+    assert ids(evaluate(node_of("topK", [x]), [x], [scores], run)) == [0, 1, 4]
+    assert ids(evaluate(node_of("topK", [x], k=4), [x], [scores], run)) == [0, 1, 3, 4]
+    assert ids(evaluate(node_of("topP", [x], (0.5,), max=5), [x], [scores], run)) == [0, 1, 4]
+    assert ids(evaluate(node_of("Threshold", [x], (2.5,), max=5), [x], [scores], run)) == [0, 1, 3, 4]
 
 
 @pytest.mark.parametrize(("blocks", "first", "last"), [(5, [0, 1], [3, 4]), (1, [0], [0]), (0, [], [])])
 def test_first_last_and_positions_at_every_length(blocks, first, last):
     run = run_of(blocks)
-    assert evaluate(node_of("First", [], (2,)), [], [], run).tolist() == first
-    assert evaluate(node_of("Last", [], (2,)), [], [], run).tolist() == last
+    assert ids(evaluate(node_of("First", [], (2,)), [], [], run)) == first
+    assert ids(evaluate(node_of("Last", [], (2,)), [], [], run)) == last
     assert evaluate(node_of("Position", [], of="index"), [], [], run).tolist() == list(range(blocks))
     assert evaluate(node_of("Position", [], of="from_end"), [], [], run).tolist() == list(range(blocks))[::-1]
 
 
 def test_union_takes_sets_and_booleans():
-    ids = TensorType((BLOCK,), "bool", Members("block"))
-    types = [ids, TensorType((BLOCK,), "bool"), ids]
-    mask = torch.tensor([False, True, False, True, False])
-    got = evaluate(node_of("Union", types), types, [torch.tensor([0, 3]), mask, torch.tensor([], dtype=torch.int64)],
-                   run_of(5))  # fmt: skip
-    assert got.tolist() == [0, 1, 3]
+    set_type = TensorType((BLOCK,), "bool", Members("block"))
+    types = [set_type, TensorType((BLOCK,), "bool"), set_type]
+    got = evaluate(node_of("Union", types), types, [mask(5, 0, 3), mask(5, 1, 3), mask(5)], run_of(5))
+    assert ids(got) == [0, 1, 3]
 
 
-@pytest.mark.parametrize("ids", [[0, 2], [], [0, 1, 2, 3]])
-def test_gather_restricts_block_and_scatter_goes_back(ids):
+@pytest.mark.parametrize("members", [[0, 2], [], [0, 1, 2, 3]])
+def test_gather_restricts_block_and_scatter_goes_back(members):
     set_type = TensorType((BLOCK,), "bool", Members("block"))
     types = [shape("token=2 block"), set_type]
     node = node_of("Gather", types)
-    x, members = values(types[0], 4, 1), torch.tensor(ids, dtype=torch.int64)
+    x, held = values(types[0], 4, 1), mask(4, *members)
     run = run_of(4)
-    near = evaluate(node, types, [x, members], run)
+    near = evaluate(node, types, [x, held], run)
     assert torch.equal(near, x[:, members])
     restricted = TensorType((Axis("token", 2), Axis("block", None, 1)))
     back = node_of("Scatter", [restricted], fill=-7)
-    run.values, run.types = [near, members], [restricted, set_type]
     got = OPERATORS["Scatter"].reference(back, (restricted,))(run, near)
     want = torch.full((2, 4), -7.0)
     want[:, members] = x[:, members]
@@ -333,14 +330,14 @@ def test_gather_by_integers_reads_zero_outside_the_axis(blocks):
     types = [shape("head=2 code=4"), shape("block token=2 head=2", "int32")]
     node = node_of("Gather", types, dim="code")
     x = values(types[0], blocks, 1)
-    ids = torch.randint(-2, 6, (blocks, 2, 2), generator=torch.Generator().manual_seed(2))
-    got = evaluate(node, types, [x, ids], run_of(blocks))
+    at = torch.randint(-2, 6, (blocks, 2, 2), generator=torch.Generator().manual_seed(2))
+    got = evaluate(node, types, [x, at], run_of(blocks))
     assert node.type.names == ("block", "token", "head")
     for b in range(blocks):
         for t in range(2):
             for h in range(2):
-                at = int(ids[b, t, h])
-                assert got[b, t, h] == (x[h, at] if 0 <= at < 4 else 0)
+                found = int(at[b, t, h])
+                assert got[b, t, h] == (x[h, found] if 0 <= found < 4 else 0)
 
 
 def test_gather_by_a_set_along_another_axis():
@@ -349,8 +346,8 @@ def test_gather_by_a_set_along_another_axis():
         TensorType((Axis("head", 2), Axis("dim", 5)), "bool", Members("dim", 3)),
     ]
     node = node_of("Gather", types)
-    x, ids = values(types[0], 3, 1), torch.tensor([[0, 2, 4], [1, 3, -1]])
-    got = evaluate(node, types, [x, ids], run_of(3))
+    x, members = values(types[0], 3, 1), torch.tensor([[0, 2, 4], [1, 3, -1]])
+    got = evaluate(node, types, [x, members], run_of(3))
     assert node.type.names == ("block", "head", "dim")
     assert torch.equal(got[:, 0], x[:, 0, [0, 2, 4]])
     assert torch.equal(got[:, 1], torch.cat([x[:, 1, [1, 3]], torch.zeros(3, 1)], 1))

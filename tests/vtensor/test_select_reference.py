@@ -4,10 +4,7 @@ import math
 
 import pytest
 import torch
-<<<<<<< HEAD
-=======
 
->>>>>>> topk
 from vortex.vtensor.select_reference import threshold_ids, top_k_ids, top_p_ids
 
 

@@ -156,7 +156,9 @@ def _threshold_reference(node: Node, types: tuple[TensorType, ...]) -> Callable[
     t, limit = float(node.attr("t")), node.attr("max")  # type: ignore[arg-type]
 
     def select(run: Any, x: Any) -> Any:
-        return ranking.threshold_mask(_everywhere(run, x, types[0]), t, run.take(limit), run.sinks, run.recent)
+        return ranking.threshold_mask(
+            _everywhere(run, x, types[0]), t, run.take(limit), run.sinks, run.recent
+        )
 
     return select
 
