@@ -132,6 +132,9 @@ class Session:
         view.report_uses()
         if not any(finding.severity == "error" for finding in recorder.findings):
             self._resolve_result(recorder, result)
+            failed = any(finding.severity == "error" for finding in recorder.findings)
+            if recorder.result is None and not failed:
+                recorder.report("no-result", self._place_of_method("forward_indexer"))
         self.findings += recorder.findings
         return recorder, view.uses
 
