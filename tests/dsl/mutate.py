@@ -136,7 +136,8 @@ def a_line_moves_in_or_out(rng: random.Random, text: str) -> str:
     return "\n".join(lines)
 
 
-AXES = ['"block"', '"token"', '"head"', '"dim"', '"heads"', "0", "1", "2", "3", "-1", "-7", "(1, 2)", "()", "None", "q",
+AXES = ['"block"', '"token"', '"head"', '"dim"', '"heads"', "0", "1", "2", "3", "-1", "-7", "(1, 2)", "()",
+        "None", "q",
         '("block", "block")', "[1]", "True"]  # fmt: skip
 
 
@@ -147,9 +148,11 @@ def dim_changes(rng: random.Random, text: str) -> str:
 
 
 OPERATORS = ["Sum", "Mean", "Max", "Min", "GeMM", "topK", "topP", "Threshold", "First", "Last", "Union", "Gather",
-             "Scatter", "Softmax", "Cast", "Split", "Merge", "Rename", "Concat", "Transpose", "Where", "Exp", "ArgMax",
+             "Scatter", "Softmax", "Cast", "Split", "Merge", "Rename", "Concat", "Transpose", "Where", "Exp",
+             "ArgMax",
              "Conv1d", "MaxPool1d", "CumSum", "Normalize", "L2Norm", "Parameter", "Positions", "attn", "max", "sum",
-             "len", "float", "print", "list", "sorted", "vFlow", "isinstance", "type", "repr", "hash", "iter"]  # fmt: skip
+             "len", "float", "print", "list", "sorted", "vFlow", "isinstance", "type", "repr", "hash",
+             "iter"]  # fmt: skip
 
 
 @mutation
@@ -159,15 +162,23 @@ def a_call_calls_something_else(rng: random.Random, text: str) -> str:
 
 
 IDIOMS = [".mean(-1)", ".T", ".T.T", ".shape", ".shape[1]", ".unsqueeze(0)", ".item()", "[0]", "[:, 0]", "[:, 1:]",
-          "[:, :, ::2]", "[q]", "[None]", "[...]", "(q)", ".detach().cpu().numpy()", " + 1", " @ q", " @ q.T", " ** 2",
-          " if q else c", " and q", " > 0", ".foo", "['k']", ".get('k')", ".get('acc', 0.0)", ".get('acc', q)", ".keys()",
-          " is None", " in c", ".__class__", ".__dict__", ".node", ".type", ".owner", " % 3", " // 0", "[:, :, 0, 0, 0]",
-          " << 2", ".max(dim=-1, keepdim=True)[0]", " == q", " != None", " or 0", ".topk(8)", ".as_tensor(q)"]  # fmt: skip
+          "[:, :, ::2]", "[q]", "[None]", "[...]", "(q)", ".detach().cpu().numpy()", " + 1", " @ q",
+          " @ q.T", " ** 2",
+          " if q else c", " and q", " > 0", ".foo", "['k']", ".get('k')", ".get('acc', 0.0)",
+          ".get('acc', q)", ".keys()",
+          " is None", " in c", ".__class__", ".__dict__", ".node", ".type", ".owner", " % 3", " // 0",
+          "[:, :, 0, 0, 0]",
+          " << 2", ".max(dim=-1, keepdim=True)[0]", " == q", " != None", " or 0", ".topk(8)",
+          ".as_tensor(q)"]  # fmt: skip
 
 
 @mutation
 def an_idiom_is_appended(rng: random.Random, text: str) -> str:
-    found = [*spans(text, r"\b[a-z_]\w*(?=[\s,)*+])"), *spans(text, r"(?<=\))(?=[\s,)])"), *spans(text, r'c\["\w+"\]')]
+    found = [
+        *spans(text, r"\b[a-z_]\w*(?=[\s,)*+])"),
+        *spans(text, r"(?<=\))(?=[\s,)])"),
+        *spans(text, r'c\["\w+"\]'),
+    ]
     if not found:
         return text
     _, end = rng.choice(found)
@@ -176,7 +187,8 @@ def an_idiom_is_appended(rng: random.Random, text: str) -> str:
 
 STATEMENTS = [
     "self.total = s", "self.acc = q", "c['k'] = q", "c['v'] += 1", "del c['k']", "c['new'] = 0.0", "c['new'] = q",
-    "c[0] = q", "c[q] = q", "c['acc'] = c.get('acc', 0.0) + 1", "c['a'] = c.get('a')", "if q: pass", "for x in q: pass",
+    "c[0] = q", "c[q] = q", "c['acc'] = c.get('acc', 0.0) + 1", "c['a'] = c.get('a')", "if q: pass",
+    "for x in q: pass",
     "while True: break", "assert q", "import torch", "import numpy as np", "q = q.float()", "q = torch.exp(q)",
     "q = np.maximum(q, 0)", "raise ValueError('no')", "return", "return None", "return q", "return 3", "return c",
     "return topK(q)", "return (q, c)", "yield q", "global q", "nonlocal q", "q = None", "c = None", "q = q + None",
@@ -186,9 +198,11 @@ STATEMENTS = [
     "q = Exp()", "q = Exp(q, q)", "q = Sum(q, axis=1)", "q = Sum(q, 1)", "q = q.T.T.T", "x = 1 / 0", "x = [][0]",
     "x = {}['a']", "x = undefined", "x = undefined.attribute", "x = self", "exec('q = 1')", "x = eval('q')",
     "q = Rename(q, head='block')", "q = Split(q, 'dim', a=2, b=64)", "q = Merge(q, 'head', 'dim', to='dim')",
-    "q = Cast(q, 'int9')", "q = Parameter('w', 'dim r=4', init='normal') @ q", "q = Parameter('w', 'what', init='ones')",
+    "q = Cast(q, 'int9')", "q = Parameter('w', 'dim r=4', init='normal') @ q",
+    "q = Parameter('w', 'what', init='ones')",
     "i = First(3)", "i = topK(Positions().index)", "i = Union()", "c['set'] = First(2)", "x = open('/nonexistent')",
-    "q = (lambda f: f(f))(lambda f: f(f))", "for _ in range(3): q = q + q", "async def f(): pass", "class X(vFlow): pass",
+    "q = (lambda f: f(f))(lambda f: f(f))", "for _ in range(3): q = q + q", "async def f(): pass",
+    "class X(vFlow): pass",
     "def forward_cache(c): pass", "type(q)()", "object.__setattr__(q, 'type', None)", "q = q.__add__(1)",
     "for _ in range(40): q = q @ q.T @ q", "raise SystemExit", "import sys; sys.exit(3)", "q = q ** q ** q",
 ]  # fmt: skip
@@ -202,8 +216,10 @@ def a_statement_comes_in(rng: random.Random, text: str) -> str:
     return "\n".join(lines)
 
 
-ATTRIBUTES = ["block_size = 0", "block_size = 24", "block_size = 2**20", "block_size = '16'", "budget = None", "budget = -1",
-              "budget = 'blocks +'", "budget = 'import os'", "budget = '1/0'", "budget = 'x' * 5000", "sink_blocks = 1.5",
+ATTRIBUTES = ["block_size = 0", "block_size = 24", "block_size = 2**20", "block_size = '16'",
+              "budget = None", "budget = -1",
+              "budget = 'blocks +'", "budget = 'import os'", "budget = '1/0'", "budget = 'x' * 5000",
+              "sink_blocks = 1.5",
               "recent_blocks = None", "dense_layers = '5-2'", "dense_layers = object()", "dense_below = 'never'",
               "share_heads = 0", "reuse_steps = 0", "reuse_layers = True", "scale = 3", "unused = 1", "T = topK(1)",
               "forward_cache = None", "forward_indexer = 7", "forward_indexer = property(lambda self: 1)",
@@ -221,7 +237,25 @@ def an_attribute_comes_in(rng: random.Random, text: str) -> str:
     return "\n".join(lines)
 
 
-ODD = ["é", "ключ", "\u200b", "\u2028", "\x00", "\ufeff", "\t", "\r", "\x0c", "𝔮", "“", "\u202e", "½", "²", "🙂", "\\", "ſ"]
+ODD = [
+    "é",
+    "ключ",
+    "\u200b",
+    "\u2028",
+    "\x00",
+    "\ufeff",
+    "\t",
+    "\r",
+    "\x0c",
+    "𝔮",
+    "“",
+    "\u202e",
+    "½",
+    "²",
+    "🙂",
+    "\\",
+    "ſ",
+]
 
 
 @mutation
