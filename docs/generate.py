@@ -58,7 +58,9 @@ def _example(example: Example, kind: Kind) -> str:
     intro = f"With `{example.command}`:\n\n" if example.command else ""
     code = f"```python\n{example.source}```\n"
     if example in PROCESS:
-        limit = "256" if example.slug == "output-limit" else "1024" if example.slug == "memory-limit" else "10"
+        limit = (
+            "256" if example.slug == "output-limit" else "1024" if example.slug == "memory-limit" else "10"
+        )
         facts = {"limit": limit, "error": "exit status 1"}
         lines = [f"file.py: {kind.severity} {kind.code}: {kind.message.format(**facts)}"]
         lines.append(f"  = {kind.remedy.format(**facts)}")
@@ -80,9 +82,10 @@ FAMILIES = (
 )
 
 SYMBOLS = {
-    "Add": "a + b", "Sub": "a - b", "Mul": "a * b", "Div": "a / b", "FloorDiv": "a // b", "Mod": "a % b", "Pow": "a ** b",
-    "Less": "a < b", "LessEqual": "a <= b", "Greater": "a > b", "GreaterEqual": "a >= b", "Equal": "a == b",
-    "NotEqual": "a != b", "And": "a & b", "Or": "a | b", "Xor": "a ^ b", "Not": "~x", "Neg": "-x", "Abs": "abs(x)",
+    "Add": "a + b", "Sub": "a - b", "Mul": "a * b", "Div": "a / b", "FloorDiv": "a // b", "Mod": "a % b",
+    "Pow": "a ** b", "Less": "a < b", "LessEqual": "a <= b", "Greater": "a > b", "GreaterEqual": "a >= b",
+    "Equal": "a == b", "NotEqual": "a != b", "And": "a & b", "Or": "a | b", "Xor": "a ^ b", "Not": "~x",
+    "Neg": "-x", "Abs": "abs(x)",
     "GeMM": "a @ b",
 }  # fmt: skip
 """Operators that Python's syntax also writes."""
@@ -103,7 +106,7 @@ def _row(op: Operator) -> str:
     if op.name in SYMBOLS:
         called += f", `{SYMBOLS[op.name]}`"
     meaning = " ".join(inspect.cleandoc(op.doc).split())
-    return f"| {called} | {meaning} |".replace("a | b`", "a \\| b`").replace("`a | b", "`a \\| b")
+    return "| {} | {} |".format(*(cell.replace("|", "\\|") for cell in (called, meaning)))
 
 
 START, END = "<!-- operators: generated -->\n", "<!-- end of operators -->"

@@ -63,7 +63,9 @@ class Example:
     def source(self) -> str:
         """The file as an author would write it, without marks."""
         lines = [line.split(MARK)[0].rstrip() for line in self.text.splitlines()]
-        return "\n".join(line for line in lines if not line.startswith(("# set: ", "# target: "))).strip() + "\n"
+        return (
+            "\n".join(line for line in lines if not line.startswith(("# set: ", "# target: "))).strip() + "\n"
+        )
 
     @property
     def command(self) -> str:

@@ -51,7 +51,7 @@ def test_no_message_shows_an_internal_name(example):
 
 def test_five_mistakes_in_both_methods_come_in_one_run(tmp_path):
     path = tmp_path / "five.py"
-    path.write_text('''from vortex import *
+    path.write_text("""from vortex import *
 
 class Five(vFlow):
     block_size = 12
@@ -65,7 +65,7 @@ class Five(vFlow):
         s = GeMM(c["maen"], q.T)
         t = topk(GeMM(c["low"], q.T))
         return Max(GeMM(c["v"], q), dim=5)
-''')
+""")
     traced = trace_file(path)
     assert traced.program is None
     names = {kind.code: slug for slug, kind in CATALOGUE.items()}
@@ -93,7 +93,7 @@ def test_columns_count_characters_where_a_line_has_others_than_ascii(tmp_path):
 def test_a_name_with_a_newline_stays_on_one_line(tmp_path):
     path = tmp_path / "newline.py"
     path.write_text("from vortex import *\n\nclass N(vFlow):\n    def forward_cache(c):\n"
-                    '        c["a\\nb"] = 0.5\n\n    def forward_indexer(q, c):\n        return First(2)\n')  # fmt: skip
+        '        c["a\\nb"] = 0.5\n\n    def forward_indexer(q, c):\n        return First(2)\n')  # fmt: skip
     (finding,) = trace_file(path).findings
     assert "\n" not in finding.message and "a\\nb" in finding.message
 

@@ -287,7 +287,8 @@ class Memory:
             if axis.size is not None and e.padded(axis) and not any(axis in each.axes for each in overrides.values()):
                 masks.append(f"({e.index(axis, axes, scope)} < {axis.size})")
         address = f"{place.base} + " + " + ".join(terms) if terms else place.base
-        guard = f", mask={' & '.join(masks)}, other=0" if masks else ""
+        nothing = "0.0" if dtype == "fp32" else "0"
+        guard = f", mask={' & '.join(masks)}, other={nothing}" if masks else ""
         value = f"tl.load({address}{guard})"
         if dtype == "fp32":
             value += ".to(tl.float32)"

@@ -33,23 +33,23 @@ class Schedule:
 
 def schedule(program: Program, plan: Plan, kernel: Kernel) -> Schedule:
     """The default schedule of a kernel: as many blocks in a tile as its largest value leaves registers for."""
-    elements, products = _largest(program, plan, kernel)
+    elements, least_rows = _largest(program, plan, kernel)
     limit, (least, most) = (MAP_ELEMENTS, MAP_TILES) if kernel.kind == "map" else (ROW_ELEMENTS, ROW_TILES)
     tile = min(max(1 << int(math.log2(max(limit / elements, 1))), least), most)
-    if products:
-        tile = max(tile, 16)
+    tile = max(tile, least_rows)
     total = tile * elements
     warps = 1 if kernel.kind == "map" and total <= MAP_ELEMENTS else 4 if total <= 4 * MAP_ELEMENTS else 8
     return Schedule(tile, warps, elements)
 
 
-def _largest(program: Program, plan: Plan, kernel: Kernel) -> tuple[int, bool]:
-    """Elements per block of the largest value that a kernel holds, and whether it has products on tensor cores."""
+def _largest(program: Program, plan: Plan, kernel: Kernel) -> tuple[int, int]:
+    """Elements per block of the largest value that a kernel holds, and how many blocks products on tensor cores
+    need at least to have their 16 rows."""
     function = program.indexer
     stop = {buffer.node for buffer in plan.buffers if buffer.how not in ("scores", "mask")}
     outputs = {output.node for each in kernel.passes for output in each.outputs}
     wanted, seen = list(outputs), set()
-    largest, products = 1, False
+    largest, least = 1, 1
     while wanted:
         number = wanted.pop()
         if number in seen:
@@ -61,7 +61,8 @@ def _largest(program: Program, plan: Plan, kernel: Kernel) -> tuple[int, bool]:
         types = tuple(function.nodes[each].type for each in node.inputs)
         if node.op == "GeMM":
             if wants_dot(types):  # type: ignore[arg-type]
-                products = True
+                rows = math.prod(lanes_of(axis.size) for axis in types[0].axes[:-1] if axis.size is not None)
+                least = max(least, 16 // min(rows, 16))
             else:
                 _, _, contracted, _ = contraction(*types)
                 if node.type.axis("block") is not None:
@@ -69,4 +70,4 @@ def _largest(program: Program, plan: Plan, kernel: Kernel) -> tuple[int, bool]:
                     largest = max(largest, made * lanes_of(contracted.size or 1))
         if number not in stop or number in outputs:
             wanted += node.inputs
-    return largest, products
+    return largest, least

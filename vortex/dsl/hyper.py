@@ -107,8 +107,9 @@ def check_policy(
     )
     if wrong:
         return None
-    plain = {"budget": str(given["budget"]), "dense_layers": str(Layers.parse(given["dense_layers"]))}
-    return Policy(**{**given, **plain})
+    layers_given = given["dense_layers"]
+    listed = layers_given if isinstance(layers_given, str) else str(Layers.parse(layers_given))
+    return Policy(**{**given, "budget": str(given["budget"]), "dense_layers": listed})
 
 
 def _layers(text: Any, layers: int | None) -> None:
@@ -122,6 +123,9 @@ def _integer(value: object) -> bool:
 
 
 def _check_expression(slug: str, key: str, parse: Callable[[Any], Any], value: Any, refuse: Report) -> None:
+    # Reading an expression loads a parser; the defaults are known to be right and do without.
+    if isinstance(value, str) and value == getattr(Policy, key):
+        return
     try:
         parse(value)
     except PolicyError as error:

@@ -114,17 +114,21 @@ def whole_keys(program: Program) -> Iterator[Finding]:
 def unscaled_softmax(program: Program) -> Iterator[Finding]:
     """Softmax over a product with q that no number and no parameter without axes scaled on the way."""
     nodes = program.indexer.nodes
-    query, product = set(), set()
+    query: set[int] = set()
+    product: set[int] = set()
+    scaled: set[int] = set()
     for number, node in enumerate(nodes):
-        inputs = node.inputs
-        scaled = node.op in ("Mul", "Div") and any(not nodes[each].type.axes for each in inputs)
-        if node.op == "Softmax" and inputs[0] in product:
+        inputs = set(node.inputs)
+        if node.op == "Softmax" and inputs & product:
             yield "unscaled", node.location, {}
-        if scaled or node.op in BOUNDED or node.type.dtype != "fp32":
-            continue
+        by_number = node.op in ("Mul", "Div") and any(not nodes[each].type.axes for each in inputs)
         if node.op == "Input" and node.attr("name") == "q":
             query.add(number)
-        elif any(each in product for each in inputs):
+        elif node.op in BOUNDED or node.type.dtype != "fp32":
+            continue
+        elif inputs & scaled or (by_number and inputs & (query | product)):
+            scaled.add(number)
+        elif inputs & product or (inputs & query and node.op in ("GeMM", "Mul")):
             product.add(number)
-        elif any(each in query for each in inputs):
-            (product if node.op in ("GeMM", "Mul") else query).add(number)
+        elif inputs & query:
+            query.add(number)

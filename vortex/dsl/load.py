@@ -66,6 +66,19 @@ def trace_file(
     path, name = split_target(os.fspath(target))
     try:
         source = _read(path)
+    except _Refused as refused:
+        return Traced(None, (refused.finding,))
+    return trace_source(source, name, overrides, shape)
+
+
+def trace_source(
+    source: Source,
+    name: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    shape: Shape | None = None,
+) -> Traced:
+    """Runs the text of an algorithm file and traces its flow, or the one called `name`, in this process."""
+    try:
         module = _execute(source)
         flow = _choose(module, source, name)
     except _Refused as refused:

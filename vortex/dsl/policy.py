@@ -115,7 +115,6 @@ class Budget:
                 return False
         return True
 
-
     def most(self, max_tokens: int, block_size: int, layer: int = 0, layers: int = 1) -> int:
         """The largest budget of any length from 1 to `max_tokens`: what a table of attended blocks must hold."""
         place = Place(block_size, layer, layers)

@@ -132,6 +132,10 @@ class Session:
         view.report_uses()
         if not any(finding.severity == "error" for finding in recorder.findings):
             self._resolve_result(recorder, result)
+            failed = any(finding.severity == "error" for finding in recorder.findings)
+            # A result that an earlier mistake left unknown was told there.
+            if recorder.result is None and not failed and not self._failed():
+                recorder.report("no-result", self._place_of_method("forward_indexer"))
         self.findings += recorder.findings
         return recorder, view.uses
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
@@ -225,5 +226,7 @@ def _read_value(tree: Any) -> Any:
         return tuple(_read_value(each) for each in tree.children if each is not None)
     convert: dict[str, Callable[[str], Any]] = {"string": json.loads, "integer": int, "float": float}
     if tree.data in convert:
-        return convert[tree.data](tree.children[0])
+        value = convert[tree.data](tree.children[0])
+        # One object for NaN, so that a program equals itself read back.
+        return math.nan if value != value else value
     return {"true": True, "false": False, "none": None}[tree.data]

@@ -19,7 +19,7 @@ from vortex.dsl.policy import PolicyError
 from vortex.dsl.problem import Problem
 from vortex.dsl.registry import FUNCTION, OPERATORS, Inferred, Operator
 from vortex.dsl.source import Source
-from vortex.dsl.tensor import Tensor
+from vortex.dsl.tensor import BlockCount, Tensor
 
 NODE_LIMIT = 20_000
 """Operators one function may record: far beyond any method, well before memory is a concern."""
@@ -267,6 +267,9 @@ def _operand(recorder: Recorder, op: Operator, name: str, value: Any) -> Tensor 
         return own(recorder, value)
     if hasattr(value, "as_tensor"):
         return value.as_tensor(recorder)
+    if isinstance(value, BlockCount):
+        recorder.report("block-count")
+        return recorder.unknown()
     plain = number(value)
     if plain is not None:
         if isinstance(plain, int) and not isinstance(plain, bool) and abs(plain) >= 2**31:

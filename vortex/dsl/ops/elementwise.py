@@ -106,7 +106,7 @@ Sigmoid = _declare("Sigmoid", "1 / (1 + Exp(-x)).", _float_rule, scalars.sigmoid
 Silu = _declare("Silu", "x * Sigmoid(x).", _float_rule, scalars.silu, lambda x: x * _eager_sigmoid(x))
 Tanh = _declare("Tanh", "Hyperbolic tangent.", _float_rule, math.tanh, "tanh")
 Abs = _declare("Abs", "Absolute value.", _same_rule, abs, "abs")
-Neg = _declare("Neg", "-x.", _same_rule, lambda x: -x, "neg")
+Neg = _declare("Neg", "The negative of x.", _same_rule, lambda x: -x, "neg")
 Relu = _declare("Relu", "The larger of x and 0.", _same_rule, scalars.relu, "relu")
 Maximum = _declare(
     "Maximum",

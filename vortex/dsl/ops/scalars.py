@@ -66,7 +66,7 @@ def floor_divide(a: float, b: float) -> float:
     if b == 0:
         return 0 if integers(a, b) else divide(a, b)
     if math.isinf(a):
-        return NAN if math.isinf(b) else math.copysign(INF, a) * math.copysign(1.0, b)
+        return NAN
     return a // b
 
 
