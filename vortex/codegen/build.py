@@ -110,9 +110,7 @@ def _origin(program: Program) -> list[str]:
     return [f"flow {safe_comment(program.name)}", f"from {safe_comment(program.file)}"]
 
 
-def _kernel(
-    program: Program, writer: Writer, kernel: Kernel, number: int, chosen: Schedule
-) -> KernelSource:
+def _kernel(program: Program, writer: Writer, kernel: Kernel, number: int, chosen: Schedule) -> KernelSource:
     written = writer.write(kernel, chosen.tile)
     name = f"{kernel.kind}_{number}"
     source = render(

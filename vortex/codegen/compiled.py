@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-
 class CompiledFlow:
     """Runs a program's kernels on a device (or in Triton's interpreter).
 
@@ -44,7 +43,9 @@ class CompiledFlow:
         schedules: Mapping[int, Schedule] | None = None,
     ) -> None:
         if program.policy.reuse_steps != 1:
-            raise BatchError("reuse_steps other than 1 is not compiled yet: run the flow with --set reuse_steps=1")
+            raise BatchError(
+                "reuse_steps other than 1 is not compiled yet: run the flow with --set reuse_steps=1"
+            )
         if program.policy.reuse_layers != 1 and program.states:
             raise BatchError("reuse_layers: a flow with state runs its indexer in every layer")
         self.built: Built = build(program, options, schedules)
@@ -63,7 +64,8 @@ class CompiledFlow:
     ) -> DeviceStorage:
         self._check(heads)
         self.weights = {
-            name: value.to(device, torch_dtype(self.program.weight(name).dtype)) for name, value in self.weights.items()
+            name: value.to(device, torch_dtype(self.program.weight(name).dtype))
+            for name, value in self.weights.items()
         }
         return allocate(
             self.built, layers=layers, pool_blocks=pool_blocks, slots=slots, max_blocks=max_blocks, heads=heads,
@@ -82,7 +84,9 @@ class CompiledFlow:
             for state in self.program.states:
                 layer[state.name][slot] = float(state.default)
 
-    def workspace(self, storage: DeviceStorage, requests: int, blocks_per_page: int, device: Any) -> Workspace:
+    def workspace(
+        self, storage: DeviceStorage, requests: int, blocks_per_page: int, device: Any
+    ) -> Workspace:
         """Scratch memory for batches of this many rows: made before a graph is captured."""
         key = (requests, storage.max_blocks, storage.heads, blocks_per_page, str(device))
         if key not in self.workspaces:
@@ -193,7 +197,9 @@ class CompiledFlow:
         sizes = {"BLOCK_SIZE": self.block_size, "BLOCKS_PER_PAGE": batch.blocks_per_page}
         self._kernel(source, "scan_step")[(batch.requests,)](*common, **sizes, TILE=1024, num_warps=4)
         strides = [
-            self._value(each, storage, 0, None, pool, None) for each in source.arguments if each.kind == "stride"
+            self._value(each, storage, 0, None, pool, None)
+            for each in source.arguments
+            if each.kind == "stride"
         ]
         layers = storage.layer_table.shape[0]
         self._kernel(source, "summarise_step")[(storage.heads.kv, batch.requests, layers)](
@@ -252,7 +258,14 @@ class CompiledFlow:
         take = space.everything if made.take is None else space.take[made.take, layer]
         dense = space.dense[layer] if self._lists_dense(made, space) else None
         made.selector.run(
-            scores, space.finished, take, made.out, layer=layer, bound=made.bound, dense=dense, lengths=batch.lengths
+            scores,
+            space.finished,
+            take,
+            made.out,
+            layer=layer,
+            bound=made.bound,
+            dense=dense,
+            lengths=batch.lengths,
         )
 
     def _lists_dense(self, made: SetMemory, space: Workspace) -> bool:
@@ -278,7 +291,9 @@ class CompiledFlow:
         made = space.sets[result]
         policy = self.program.policy
         if not self.shortcut:
-            return Selection(made.out.ids, made.out.counts, torch.zeros_like(space.dense[layer]).view(torch.bool))
+            return Selection(
+                made.out.ids, made.out.counts, torch.zeros_like(space.dense[layer]).view(torch.bool)
+            )
         # Rows that the budget covers list their blocks anyway; only other dense rows may not.
         budget_alone = not self.dense_layers and policy.dense_below == 0 and not made.step.inner
         lists = self._lists_dense(made, space) or (budget_alone and made.take is not None)

@@ -141,7 +141,13 @@ def row_kind(function: Function, number: int) -> str | None:
         return None
     if selects_blocks(function, number):
         return "select"
-    kinds = {"CumSum": "scan", "Conv1d": "window", "MaxPool1d": "window", "Gather": "lookup", "Scatter": "scatter"}
+    kinds = {
+        "CumSum": "scan",
+        "Conv1d": "window",
+        "MaxPool1d": "window",
+        "Gather": "lookup",
+        "Scatter": "scatter",
+    }
     return kinds.get(node.op, "reduce")
 
 
@@ -202,7 +208,9 @@ class Planner:
         self._final(steps)
         self._states(steps)
         domains = {each.domain for step in steps if isinstance(step, Kernel) for each in step.passes}
-        marked = [replace(each, inner=each.node in domains) if isinstance(each, Select) else each for each in steps]
+        marked = [
+            replace(each, inner=each.node in domains) if isinstance(each, Select) else each for each in steps
+        ]
         return Plan(tuple(merge_rows(marked)), tuple(self.buffers))
 
     # Levels
@@ -248,7 +256,9 @@ class Planner:
         kind = row_kind(self.function, number)
         level = self.levels[number] - 1
         if kind in ("reduce", "scan"):
-            source = next(each for each in node.inputs if self.function.nodes[each].type.axis("block") is not None)
+            source = next(
+                each for each in node.inputs if self.function.nodes[each].type.axis("block") is not None
+            )
             yield level, domain_of(self.function.nodes[source].type), Output(number, kind)  # type: ignore[arg-type]
         elif kind == "window" or (kind == "lookup" and not self._reads_memory(node.inputs[0])):
             source = node.inputs[0]
@@ -297,7 +307,9 @@ class Planner:
     def _run_level(self, level: int, tasks: list[tuple[int, Output]], steps: list[Step]) -> None:
         """Kernels of one level: fills, then what maps compute, then what rows compute, then selections."""
         fills = [output for _, output in tasks if output.how == "fill"]
-        work = [(None if domain == -2 else domain, output) for domain, output in tasks if output.how != "fill"]
+        work = [
+            (None if domain == -2 else domain, output) for domain, output in tasks if output.how != "fill"
+        ]
         chosen = [output.node for domain, output in work if output.how == "mask" and domain == -1]
         work = [(domain, output) for domain, output in work if not (output.how == "mask" and domain == -1)]
         if fills:

@@ -100,12 +100,20 @@ class Memory:
         axes = tuple(axis for axis in node.type.axes if axis.size is not None)
         if name == "q":
             pointer = self.arguments.pointer("input", "q")
-            stride, step = self.arguments.pointer("stride", "q_row"), self.arguments.pointer("stride", "q_head")
+            stride, step = (
+                self.arguments.pointer("stride", "q_row"),
+                self.arguments.pointer("stride", "q_head"),
+            )
             group = self.program.shape.group
             base = f"{pointer} + request.to(tl.int64) * {stride} + head * {group} * {step}"
-            return self.load(e, node, Place(base, axes, (step, "1")), scope, overrides, "fp32", self._kv_exact(name))
+            return self.load(
+                e, node, Place(base, axes, (step, "1")), scope, overrides, "fp32", self._kv_exact(name)
+            )
         pointer = self.arguments.pointer("input", name)
-        slot, head = self.arguments.pointer("stride", f"{name}_slot"), self.arguments.pointer("stride", f"{name}_head")
+        slot, head = (
+            self.arguments.pointer("stride", f"{name}_slot"),
+            self.arguments.pointer("stride", f"{name}_head"),
+        )
         base = f"{pointer} + head * {head}"
         place = Place(base, axes, (slot, "1"))
         block = self._block_base(e, scope, f"{self.program.policy.block_size} * {slot}", overrides)
@@ -128,7 +136,9 @@ class Memory:
             return f"pool_block * ({stride})", Tile("pool_block", (), "int32")
         if "block" in overrides:
             ids = overrides["block"]
-            pool = e.let(f"pool_block_of(pages, {ids.name}, ({ids.name} >= 0) & ({ids.name} < finished), BLOCKS_PER_PAGE)")
+            pool = e.let(
+                f"pool_block_of(pages, {ids.name}, ({ids.name} >= 0) & ({ids.name} < finished), BLOCKS_PER_PAGE)"
+            )
             return f"{pool} * ({stride})", Tile(pool, ids.axes, "int32")
         assert scope is not None
         pool = self.pool_blocks(e, scope)
@@ -175,7 +185,9 @@ class Memory:
         row = -(-(last.size or 1) // per_byte)
         stored = (*axes[:-1], Axis(last.name, row))
         limits = {**overrides, last.name: cell}
-        byte = self.load(e, node, Place(base, stored, contiguous(stored)), scope, limits, "int32", None, block)
+        byte = self.load(
+            e, node, Place(base, stored, contiguous(stored)), scope, limits, "int32", None, block
+        )
         shift = e.align(Tile(f"(({position.name}) % {per_byte})", position.axes, "int32"), byte.axes)
         if storage == "sign":
             name = e.let(f"tl.where((({byte.name} >> {shift}) & 1) != 0, 1.0, -1.0)", node)
@@ -255,7 +267,9 @@ class Memory:
                 at = Tile(f"({scope.member} + {offset})", (Axis("block", None),), "int32")
                 part = reader(e, node.inputs[0], scope, {"block": at})  # type: ignore[operator]
                 part = e.cast(part, "fp32")
-                inside = e.spread(f"(({at.name} >= 0) & ({at.name} < {scope.size}))", Axis("block", None), part.axes)
+                inside = e.spread(
+                    f"(({at.name} >= 0) & ({at.name} < {scope.size}))", Axis("block", None), part.axes
+                )
                 outside = "0.0" if conv else number(float("-inf"), "fp32")
                 value = e.let(f"tl.where({inside}, {part.name}, {outside})", node)
                 value = f"{value} * {number(weights[place], 'fp32')}" if conv else value  # type: ignore[index]
@@ -284,7 +298,11 @@ class Memory:
             limit = scope.size if scope is not None else "finished"
             masks.append(f"({shown} >= 0) & ({shown} < {limit})")
         for axis in axes:
-            if axis.size is not None and e.padded(axis) and not any(axis in each.axes for each in overrides.values()):
+            if (
+                axis.size is not None
+                and e.padded(axis)
+                and not any(axis in each.axes for each in overrides.values())
+            ):
                 masks.append(f"({e.index(axis, axes, scope)} < {axis.size})")
         address = f"{place.base} + " + " + ".join(terms) if terms else place.base
         nothing = "0.0" if dtype == "fp32" else "0"

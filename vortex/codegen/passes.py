@@ -68,14 +68,16 @@ class Writer:
 
     def write(self, kernel: Kernel, tile: int) -> Written:
         arguments = Arguments()
-        memory = Memory(self.program, arguments, self.plan.buffers, "indexer", self.entry_dtype, self.kv_dtype)
+        memory = Memory(
+            self.program, arguments, self.plan.buffers, "indexer", self.entry_dtype, self.kv_dtype
+        )
         self.names = 0
         sweeps = tuple(self._sweep(each, memory, tile) for each in kernel.passes)
         uses_state = any(each.kind == "state" for each in arguments.ordered())
         return Written(kernel.kind, sweeps, arguments, uses_state, tile)
 
-    def _emitter(self, memory: Memory, sweep: Pass) -> Emitter:
-        e = Emitter(self.program.indexer, self.program.file)
+    def _emitter(self, memory: Memory, sweep: Pass, tile: int) -> Emitter:
+        e = Emitter(self.program.indexer, self.program.file, tile)
         e.leaf = memory.read_leaf
         own = {output.node for output in sweep.outputs if output.how != "state"}
         for buffer in self.plan.buffers:
@@ -90,7 +92,7 @@ class Writer:
         return e
 
     def _sweep(self, sweep: Pass, memory: Memory, tile: int) -> Sweep:
-        e = self._emitter(memory, sweep)
+        e = self._emitter(memory, sweep, tile)
         # Sweeps of one kernel share its variables, and a loop's variables keep their type: no name comes twice.
         e.counter = self.names
         self._widen(e, sweep)
@@ -135,7 +137,9 @@ class Writer:
     def _buffer_address(self, memory: Memory, buffer: Buffer, e: Emitter, axes: tuple[Axis, ...]) -> str:
         pointer = memory.arguments.pointer("buffer", buffer.key)
         count = max(1, math.prod(axis.size or 1 for axis in buffer.axes))
-        terms = [f"{pointer} + row.to(tl.int64) * {count}" + ("" if buffer.layout == "row" else " * CAPACITY")]
+        terms = [
+            f"{pointer} + row.to(tl.int64) * {count}" + ("" if buffer.layout == "row" else " * CAPACITY")
+        ]
         if buffer.layout != "row":
             lane = "member" if buffer.layout == "member" else "block"
             terms.append(f"{e.spread(lane, BLOCK, axes)} * {count}")
@@ -235,7 +239,9 @@ class Writer:
         axes = (*rest, block)
         product = f"{e.align(a, axes)} * {e.align(b, axes)}"
         valid = e.spread(scope.valid, block, axes)
-        return Tile(e.let(f"tl.sum(tl.where({valid}, {product}, 0.0), {len(rest)})", node), tuple(rest), "fp32")
+        return Tile(
+            e.let(f"tl.sum(tl.where({valid}, {product}, 0.0), {len(rest)})", node), tuple(rest), "fp32"
+        )
 
     def _argument(self, e: Emitter, node: Node, scope: Scope, written: Sweep) -> Tile:
         operand = e.evaluate(node.inputs[0], scope)
@@ -252,7 +258,14 @@ class Writer:
         return Tile(place, best.value.axes, "int32")
 
     def _scan(
-        self, e: Emitter, memory: Memory, node: Node, buffer: Buffer, scope: Scope, written: Sweep, stores: list[str]
+        self,
+        e: Emitter,
+        memory: Memory,
+        node: Node,
+        buffer: Buffer,
+        scope: Scope,
+        written: Sweep,
+        stores: list[str],
     ) -> None:
         operand = e.cast(e.evaluate(node.inputs[0], scope), "fp32")
         operand = e.held(operand, ["block"], 0.0, scope)
@@ -312,7 +325,10 @@ def store_entry(
     else:
         tile = e.evaluate(value, None)
         if storage == "fp32" or tile.dtype == "bool":
-            tile = e.cast(e.cast(tile, "int32") if tile.dtype == "bool" else tile, "fp32" if storage == "fp32" else "int32")
+            tile = e.cast(
+                e.cast(tile, "int32") if tile.dtype == "bool" else tile,
+                "fp32" if storage == "fp32" else "int32",
+            )
     if storage in ("int4", "sign"):
         tile, axes = packed(e, tile, axes, storage)
     address = " + ".join([base, *offsets(e, axes, axes)])

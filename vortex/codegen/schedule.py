@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from vortex.codegen.fuse import Kernel, Plan
-from vortex.codegen.lowering.matmul import wants_dot
+from vortex.codegen.lowering.matmul import LEAST_ROWS, rows_of_block, wants_dot
 from vortex.codegen.tile import lanes_of
 from vortex.dsl.ir import Program
 from vortex.dsl.ops.matmul import contraction
@@ -36,7 +36,8 @@ def schedule(program: Program, plan: Plan, kernel: Kernel) -> Schedule:
     elements, least_rows = _largest(program, plan, kernel)
     limit, (least, most) = (MAP_ELEMENTS, MAP_TILES) if kernel.kind == "map" else (ROW_ELEMENTS, ROW_TILES)
     tile = min(max(1 << int(math.log2(max(limit / elements, 1))), least), most)
-    tile = max(tile, least_rows)
+    if least_rows * elements <= 2 * limit:
+        tile = max(tile, least_rows)
     total = tile * elements
     warps = 1 if kernel.kind == "map" and total <= MAP_ELEMENTS else 4 if total <= 4 * MAP_ELEMENTS else 8
     return Schedule(tile, warps, elements)
@@ -60,9 +61,8 @@ def _largest(program: Program, plan: Plan, kernel: Kernel) -> tuple[int, int]:
             largest = max(largest, math.prod(lanes_of(axis.size or 1) for axis in node.type.axes))
         types = tuple(function.nodes[each].type for each in node.inputs)
         if node.op == "GeMM":
-            if wants_dot(types):  # type: ignore[arg-type]
-                rows = math.prod(lanes_of(axis.size) for axis in types[0].axes[:-1] if axis.size is not None)
-                least = max(least, 16 // min(rows, 16))
+            if wants_dot(types):
+                least = max(least, LEAST_ROWS // min(rows_of_block(types), LEAST_ROWS))
             else:
                 _, _, contracted, _ = contraction(*types)
                 if node.type.axis("block") is not None:

@@ -68,7 +68,9 @@ def allocate(
             entries[entry.name] = torch.empty(shape, dtype=torch_dtype(kind), device=device)
             if kind in ("int8", "int4"):
                 rows = math.prod(axis.size or 1 for axis in entry.axes[:-1])
-                scales[entry.name] = torch.empty((pool_blocks, heads.kv, rows), dtype=torch.float16, device=device)
+                scales[entry.name] = torch.empty(
+                    (pool_blocks, heads.kv, rows), dtype=torch.float16, device=device
+                )
         for state in built.program.states:
             ragged = any(axis.size is None for axis in state.axes)
             count = math.prod(axis.size or 1 for axis in state.axes)
@@ -91,7 +93,9 @@ def set_width(built: Built, node: int, max_blocks: int) -> int:
         budgets[policy.budget] = Budget.parse(policy.budget)
     tokens = max_blocks * policy.block_size
     most = max(
-        each.most(tokens, policy.block_size, layer, layers) for each in budgets.values() for layer in range(layers)
+        each.most(tokens, policy.block_size, layer, layers)
+        for each in budgets.values()
+        for layer in range(layers)
     )
     reserved = policy.sink_blocks + policy.recent_blocks + 1
     return min(max(most, reserved), max_blocks + 1)
@@ -170,7 +174,13 @@ def workspace(
 
 
 def _set_memory(
-    built: Built, step: Select, made: Workspace, heads: Heads, max_blocks: int, blocks_per_page: int, device: Any
+    built: Built,
+    step: Select,
+    made: Workspace,
+    heads: Heads,
+    max_blocks: int,
+    blocks_per_page: int,
+    device: Any,
 ) -> SetMemory:
     import torch
 

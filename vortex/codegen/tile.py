@@ -72,15 +72,16 @@ class Scope:
 class Emitter:
     """Writes the code of one kernel.
 
-    function  the function whose nodes are evaluated
-    loads     how leaves and materialised values are read: (emitter, node, scope, index overrides) -> Tile
-    head_lanes  lanes of the axis `head`, at least 16 where products run on tensor cores
+    function      the function whose nodes are evaluated
+    tile          blocks of a tile: the number that the kernel's TILE will be
+    leaf          how leaves are read; materialised: how values that another kernel kept are read, by node
+    wide          axes that have at least 16 lanes because products on tensor cores need them
     """
 
-    def __init__(self, function: Function, file: str, tile_lanes: str = "TILE") -> None:
+    def __init__(self, function: Function, file: str, tile: int = 1) -> None:
         self.function = function
         self.file = file
-        self.tile_lanes = tile_lanes
+        self.tile = tile
         self.preamble: list[str] = []
         self.body: list[str] = []
         self.rows: dict[int, Tile] = {}
@@ -112,7 +113,7 @@ class Emitter:
 
     def lanes(self, axis: Axis) -> str:
         if axis.size is None:
-            return self.tile_lanes
+            return "TILE"
         count = lanes_of(axis.size)
         return str(max(count, 16) if axis.name in self.wide else count)
 
@@ -135,7 +136,9 @@ class Emitter:
         at = [each.name for each in axes].index(axis.name)
         return f"({base})[{', '.join(':' if place == at else 'None' for place in range(len(axes)))}]"
 
-    def mask(self, axes: Sequence[Axis], scope: Scope | None, only: Sequence[str] | None = None) -> str | None:
+    def mask(
+        self, axes: Sequence[Axis], scope: Scope | None, only: Sequence[str] | None = None
+    ) -> str | None:
         """Which lanes of a tile over `axes` exist, looking at the padded ones (of the named) axes."""
         terms = []
         for axis in axes:
@@ -151,7 +154,9 @@ class Emitter:
     def held(self, tile: Tile, axes: Sequence[str], value: float, scope: Scope | None) -> Tile:
         """The tile with `value` in the padded lanes of the given axes: a mask only where they may hold another."""
         wrong = [
-            name for name in axes if self.padded(tile.axis(name)) and not same_number(tile.pads.get(name), value)
+            name
+            for name in axes
+            if self.padded(tile.axis(name)) and not same_number(tile.pads.get(name), value)
         ]
         if not wrong:
             return tile
@@ -181,8 +186,10 @@ class Emitter:
         if not axes:
             return tile.name
         if not tile.axes:
-            return f"tl.full({shape}, 0, {TRITON[tile.dtype]}) + {tile.name}" if tile.dtype != "bool" else (
-                f"(tl.full({shape}, 0, tl.int32) + ({tile.name}).to(tl.int32)) != 0"
+            return (
+                f"tl.full({shape}, 0, {TRITON[tile.dtype]}) + {tile.name}"
+                if tile.dtype != "bool"
+                else (f"(tl.full({shape}, 0, tl.int32) + ({tile.name}).to(tl.int32)) != 0")
             )
         aligned = self.align(tile, axes)
         return aligned if len(tile.axes) == len(axes) else f"tl.broadcast_to({aligned}, {shape})"

@@ -72,7 +72,11 @@ def _initial(weight: Weight, shape: tuple[int, ...]) -> Tensor:
     if weight.init == "uniform":
         return torch.rand(shape, generator=generator, device="cpu")
     if weight.init == "arange":
-        return torch.arange(shape[-1] if shape else 1, device="cpu").expand(shape).clone() if shape else torch.zeros((), device="cpu")
+        return (
+            torch.arange(shape[-1] if shape else 1, device="cpu").expand(shape).clone()
+            if shape
+            else torch.zeros((), device="cpu")
+        )
     normal = torch.randn(shape, generator=generator, device="cpu")
     if weight.init == "orthogonal" and rank >= 2:
         tall = shape[-2] >= shape[-1]

@@ -34,4 +34,15 @@ from vortex.codegen.lowering import (  # noqa: E402  (they register on import)
     shape,
 )
 
-__all__ = ["LOWERINGS", "Lowering", "elementwise", "inputs", "lowers", "matmul", "reduce", "row", "select", "shape"]
+__all__ = [
+    "LOWERINGS",
+    "Lowering",
+    "elementwise",
+    "inputs",
+    "lowers",
+    "matmul",
+    "reduce",
+    "row",
+    "select",
+    "shape",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from vortex.codegen.lowering import lowers
@@ -29,21 +30,35 @@ def renamed(tile: Tile, old: str) -> Tile:
     return Tile(tile.name, axes, tile.dtype, pads, tile.exact)
 
 
-def wants_dot(function_types: tuple[TensorType, TensorType], width: str = "head") -> bool:
+LEAST_ROWS = 16
+"""Rows that a product on tensor cores needs."""
+
+
+def wants_dot(types: tuple[TensorType, ...]) -> bool:
     """Whether a product is a matrix of block rows times a matrix that every block shares: fit for tensor cores."""
-    a, b = function_types
-    batch, rows, contracted, columns = contraction(a, b)
+    a, b = types
+    _, _, contracted, columns = contraction(a, b)
     if contracted.size is None or contracted.size < 16 or not columns:
         return False
     shared = {axis.name for axis in a.axes} & {axis.name for axis in b.axes} - {contracted.name}
     return not shared and len(b.axes) == 2 and b.axis("block") is None and a.axis("block") is not None
 
 
+def rows_of_block(types: tuple[TensorType, ...]) -> int:
+    """Rows of such a product that one block gives."""
+    return math.prod(lanes_of(axis.size) for axis in types[0].axes[:-1] if axis.size is not None)
+
+
+def uses_dot(e: Emitter, number: int) -> bool:
+    types = e.types(number)
+    return wants_dot(types) and e.tile * rows_of_block(types) >= LEAST_ROWS
+
+
 @lowers("GeMM")
 def lower_gemm(e: Emitter, number: int, scope: Scope | None) -> Tile:
     node = e.function.nodes[number]
     a, b, contracted = operands_of(e, number, scope)
-    if wants_dot(e.types(number)) and contracted.size is not None:  # type: ignore[arg-type]
+    if uses_dot(e, number):
         return dot(e, node, number, a, b, contracted, scope)
     return product_sum(e, node, number, a, b, contracted, scope)
 
@@ -95,7 +110,7 @@ def dot(e: Emitter, node: Node, number: int, a: Tile, b: Tile, contracted: Axis,
 def dot_columns(e: Emitter, number: int) -> str | None:
     """The axis that needs 16 lanes because this product runs on tensor cores, if it does."""
     node = e.function.nodes[number]
-    if node.op != "GeMM" or not wants_dot(e.types(number)):  # type: ignore[arg-type]
+    if node.op != "GeMM" or not uses_dot(e, number):
         return None
     _, _, contracted, columns = contraction(*e.types(number))
     assert contracted.size is not None and columns[0].size is not None

@@ -13,7 +13,14 @@ from vortex.codegen.tile import Emitter, Scope, Tile, kind_of, number
 from vortex.dsl.axes import Axis
 from vortex.dsl.ir import Node
 
-REDUCE = {"Sum": "tl.sum", "Mean": "tl.sum", "L2Norm": "tl.sum", "Max": "tl.max", "Min": "tl.min", "GeMM": "tl.sum"}
+REDUCE = {
+    "Sum": "tl.sum",
+    "Mean": "tl.sum",
+    "L2Norm": "tl.sum",
+    "Max": "tl.max",
+    "Min": "tl.min",
+    "GeMM": "tl.sum",
+}
 JOIN = {
     "Sum": "{0} + {1}",
     "Mean": "{0} + {1}",

@@ -50,7 +50,9 @@ def member_ids(e: Emitter, number_: int, scope: Scope | None) -> Tile:
     hit += f"({e.align(Tile(place, mask.axes, 'int32'), axes)} == {wanted})"
     lane = e.spread(f"tl.arange(0, {e.lanes(axis)})", axis, axes)
     ids = e.let(f"tl.sum(tl.where({hit}, {lane} + 1, 0), {len(axes) - 1}) - 1", node)
-    return Tile(ids, tuple(Axis(name, count.size) if each.name == "(member)" else each for each in axes[:-1]), "int32")
+    return Tile(
+        ids, tuple(Axis(name, count.size) if each.name == "(member)" else each for each in axes[:-1]), "int32"
+    )
 
 
 @lowers("Gather")
@@ -63,7 +65,11 @@ def lower_gather(e: Emitter, number_: int, scope: Scope | None) -> Tile:
         return e.evaluate(source, scope)
     name = str(node.attr("dim"))
     index_type = e.function.nodes[index].type
-    ids = member_ids(e, index, scope) if index_type.members is not None else e.cast(e.evaluate(index, scope), "int32")
+    ids = (
+        member_ids(e, index, scope)
+        if index_type.members is not None
+        else e.cast(e.evaluate(index, scope), "int32")
+    )
     viewed = view(e, number_, source, {name: ids}, scope)
     if viewed is not None:
         return viewed

@@ -68,7 +68,11 @@ def pick(
     pads = {each: value for each, value in held.pads.items() if value == 0 and each != "(picked)"}
     shared = {axis.name for axis in index_tile.axes}
     return Tile(
-        name, tuple(rest), held.dtype, {each: value for each, value in pads.items() if each not in shared}, tile.exact
+        name,
+        tuple(rest),
+        held.dtype,
+        {each: value for each, value in pads.items() if each not in shared},
+        tile.exact,
     )
 
 
@@ -107,7 +111,9 @@ def lower_slice(e: Emitter, number_: int, scope: Scope | None) -> Tile:
         elif index is not None:
             start, stop, step = index
             fresh = Axis(axis.name, len(range(start, stop, step)))
-            overrides[axis.name] = Tile(f"({start} + {step} * tl.arange(0, {e.lanes(fresh)}))", (fresh,), "int32")
+            overrides[axis.name] = Tile(
+                f"({start} + {step} * tl.arange(0, {e.lanes(fresh)}))", (fresh,), "int32"
+            )
     whole = not any(axis.name in e.wide for axis in types.axes)
     viewed = view(e, number_, source, overrides, scope) if whole else None
     if viewed is not None:
