@@ -45,13 +45,21 @@ class Case:
             order.view(REQUESTS, -1), torch.arange(REQUESTS, dtype=torch.int32, device=device), BLOCK, BLOCK, HEADS,
         )  # fmt: skip
         self.storage = self.flow.allocate(
-            layers=LAYERS, pool_blocks=blocks, slots=REQUESTS, max_blocks=LENGTH // BLOCK, heads=HEADS, device=device
+            layers=LAYERS,
+            pool_blocks=blocks,
+            slots=REQUESTS,
+            max_blocks=LENGTH // BLOCK,
+            heads=HEADS,
+            device=device,
         )
         for layer in self.storage.entries:
             for entry in layer.values():
                 entry.normal_(generator=generator)
             if "max" in layer:
-                low, high = torch.minimum(layer["max"], layer["min"]), torch.maximum(layer["max"], layer["min"])
+                low, high = (
+                    torch.minimum(layer["max"], layer["min"]),
+                    torch.maximum(layer["max"], layer["min"]),
+                )
                 layer["max"].copy_(high)
                 layer["min"].copy_(low)
         self.q = torch.randn(REQUESTS, 32, 128, generator=generator, device=device, dtype=torch.bfloat16)
@@ -60,7 +68,9 @@ class Case:
         self.pool = KVPool({"k": small, "v": small}, BLOCK)
         self.flow.plan(self.storage, self.batch)
         self.space = self.flow.workspace(self.storage, REQUESTS, 1, self.batch.lengths.device)
-        self.entry_bytes = sum(each.numel() * each.element_size() for each in self.storage.entries[0].values())
+        self.entry_bytes = sum(
+            each.numel() * each.element_size() for each in self.storage.entries[0].values()
+        )
 
     def score(self, layer: int) -> None:
         step = self.flow.built.plan.steps[0]
@@ -76,7 +86,9 @@ class Case:
     def expected(self, layer: int) -> torch.Tensor:
         """Scores [requests, kv heads, blocks] in fp64."""
         table = self.batch.page_table.long()
-        entries = {name: data[table].double().transpose(1, 2) for name, data in self.storage.entries[layer].items()}
+        entries = {
+            name: data[table].double().transpose(1, 2) for name, data in self.storage.entries[layer].items()
+        }
         q = self.q.double().view(REQUESTS, 8, 4, 128)
         if "centroids" in entries:
             return torch.einsum("rhbd,rhgd->rhbg", entries["centroids"], q).mean(-1)
@@ -127,7 +139,9 @@ def main() -> None:
         case = Case(name)
         row: dict[str, Any] = case.check()
         row["bound_us"] = case.entry_bytes / rate * 1e6
-        row["score_us"], row["select_us"], row["both_us"] = map(case.time, (case.score, case.choose, case.both))
+        row["score_us"], row["select_us"], row["both_us"] = map(
+            case.time, (case.score, case.choose, case.both)
+        )
         row["score_over_bound"] = row["score_us"] / row["bound_us"]
         result["flows"][name] = row
         print(name, {key: round(value, 5) for key, value in row.items()}, flush=True)

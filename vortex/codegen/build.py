@@ -11,7 +11,7 @@ from vortex.codegen.decompose import decompose
 from vortex.codegen.fuse import Kernel, Plan, Select, plan
 from vortex.codegen.memory import Argument
 from vortex.codegen.passes import Sweep, Writer, write_summary
-from vortex.codegen.schedule import Schedule, schedule
+from vortex.codegen.schedule import Schedule, schedule, summary_warps
 from vortex.codegen.simplify import optimise
 from vortex.codegen.templates import render
 from vortex.dsl.ir import Program
@@ -168,7 +168,8 @@ def _summary(program: Program, options: Options) -> KernelSource:
         names=", ".join(each.variable for each in typed),
         body=[*emitter.preamble, *emitter.body, *stores],
     )
-    return KernelSource("summarise", source, arguments.ordered())
+    chosen = Schedule(1, summary_warps(program), 1)
+    return KernelSource("summarise", source, arguments.ordered(), None, chosen)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,8 @@ class CompiledFlow:
         self.built: Built = build(program, options, schedules)
         self.program = program = self.built.program
         self.block_size = program.policy.block_size
+        self.pdl = _overlaps_launches()
+        self.launch = {"launch_pdl": True} if self.pdl else {}
         self.shortcut = shortcut
         self.weights = dict(weights) if weights is not None else load_weights(program)
         self.modules: dict[str, ModuleType] = {}
@@ -166,7 +169,9 @@ class CompiledFlow:
         values = [self._value(each, storage, layer, None, pool, None) for each in source.arguments]
         kernel = self._kernel(source, "summarise_blocks")
         for ids in block_ids.split(65535):
-            kernel[(storage.heads.kv, len(ids))](ids, *values, HEADS=storage.heads.kv, num_warps=1)
+            kernel[(storage.heads.kv, len(ids))](
+                ids, *values, HEADS=storage.heads.kv, num_warps=source.schedule.warps
+            )
 
     def bind_layers(self, storage: DeviceStorage, pools: list[KVPool]) -> None:
         """Makes the table of addresses through which one kernel summarises all layers. Once, before capture."""
@@ -203,7 +208,12 @@ class CompiledFlow:
         ]
         layers = storage.layer_table.shape[0]
         self._kernel(source, "summarise_step")[(storage.heads.kv, batch.requests, layers)](
-            *common, storage.layer_table, *strides, HEADS=storage.heads.kv, **sizes, num_warps=1
+            *common,
+            storage.layer_table,
+            *strides,
+            HEADS=storage.heads.kv,
+            **sizes,
+            num_warps=source.schedule.warps,
         )
         self._kernel(source, "mark_step")[(batch.requests,)](*common, **sizes, TILE=1024, num_warps=4)
 
@@ -234,20 +244,24 @@ class CompiledFlow:
         tile = source.schedule.tile
         heads = storage.heads.kv
         chunks = -(-space.capacity // tile)
-        listed = space.work.get(tile, (space.everything, space.everything))
+        work = space.work.get(tile, (space.everything, space.everything))
+        listed = False
         if step.kind == "row":
             grid = (heads, batch.requests)
         elif step.passes[0].domain is None:
+            # Thread blocks that all fit at once, and another round, need no list of chunks.
             workers = max(source.schedule.workers * _multiprocessors(batch.lengths) // heads, 1)
+            listed = batch.requests * chunks > workers
             grid = (heads, min(batch.requests * chunks, workers))
         else:
             chunks = -(-space.sets[step.passes[0].domain].width // tile)
             grid = (heads, batch.requests * chunks)
         values = [self._value(each, storage, layer, q, pool, space) for each in source.arguments]
         self._kernel(source)[grid](
-            batch.lengths, batch.page_table, batch.page_table.stride(0), batch.slots, *listed, *values,
+            batch.lengths, batch.page_table, batch.page_table.stride(0), batch.slots, *work, *values,
             HEADS=heads, BLOCK_SIZE=self.block_size, BLOCKS_PER_PAGE=batch.blocks_per_page,
             CAPACITY=space.capacity, STATE_BLOCKS=storage.max_blocks, CHUNKS=chunks, TILE=tile,
+            LISTED=listed, PDL=self.pdl, **self.launch,
             num_warps=source.schedule.warps, num_stages=source.schedule.stages,
         )  # fmt: skip
 
@@ -298,6 +312,15 @@ class CompiledFlow:
         budget_alone = not self.dense_layers and policy.dense_below == 0 and not made.step.inner
         lists = self._lists_dense(made, space) or (budget_alone and made.take is not None)
         return Selection(made.out.ids, made.out.counts, space.dense[layer].view(torch.bool), lists)
+
+
+@lru_cache
+def _overlaps_launches() -> bool:
+    """Whether kernels can be launched while the ones before them end: Hopper and later."""
+    import torch
+
+    interpreted = os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
+    return not interpreted and torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
 
 
 @lru_cache

@@ -26,6 +26,9 @@ How = Literal["store", "reduce", "scan", "scatter", "fill", "state", "scores", "
 LIGHT = 16
 """Elements per block that a row kernel reads itself; beyond it a map kernel reads them and keeps the result."""
 
+ROW_WORK = 4096
+"""Products of a value per row beyond which it is computed once, in a kernel of its own."""
+
 KEEP = 1024
 """Elements per block of a kept value at most; larger ones are recomputed in the row kernel."""
 
@@ -202,6 +205,8 @@ class Planner:
         for number in needed:
             for level, domain, output in self._tasks(number, needed):
                 tasks.setdefault(level, []).append((domain if domain is not None else -2, output))
+        for level, domain, output in self._heavy_rows(needed):
+            tasks.setdefault(level, []).insert(0, (domain if domain is not None else -2, output))
         steps: list[Step] = []
         for level in sorted(tasks):
             self._run_level(level, tasks[level], steps)
@@ -247,6 +252,36 @@ class Planner:
         while node.op == "Transpose":
             node = self.function.nodes[node.inputs[0]]
         return node.op in MEMORY
+
+    # Values of rows
+
+    def _heavy_rows(self, needed: list[int]) -> Iterator[tuple[int, int | None, Output]]:
+        """Values without a block axis that are dear to compute and used by values that have one: computed once a
+        row, before the chunks that would each compute them again."""
+        nodes = self.function.nodes
+        used = {
+            each
+            for number in needed
+            if nodes[number].type.axis("block") is not None
+            for each in nodes[number].inputs
+        }
+        for number in needed:
+            node = nodes[number]
+            row = node.type.axis("block") is None and node.inputs and row_kind(self.function, number) is None
+            if row and number in used and node.type.members is None and self._row_work(number) > ROW_WORK:
+                yield self.levels[number], -1, Output(number, "store")
+
+    def _row_work(self, number: int) -> int:
+        """Products and sums of a value without a block axis, down to what memory holds."""
+        node = self.function.nodes[number]
+        if row_kind(self.function, number) is not None:
+            return 0
+        types = [self.function.nodes[each].type for each in node.inputs]
+        own = math.prod(axis.size or 1 for axis in node.type.axes)
+        crossed = OPERATORS[node.op].crosses(node, tuple(types))
+        for type_ in types[:1]:
+            own *= math.prod(axis.size or 1 for axis in type_.axes if axis.name in crossed)
+        return own * bool(node.inputs) + sum(self._row_work(each) for each in node.inputs)
 
     # Tasks
 
@@ -314,7 +349,7 @@ class Planner:
         work = [(domain, output) for domain, output in work if not (output.how == "mask" and domain == -1)]
         if fills:
             self._emit(steps, "row", None, fills)
-        for domain in dict.fromkeys(domain for domain, _ in work):
+        for domain in sorted(dict.fromkeys(domain for domain, _ in work), key=lambda each: each != -1):
             outputs = list(dict.fromkeys(output for each, output in work if each == domain))
             self._run_domain(domain, outputs, steps)
         for node in chosen:
@@ -329,6 +364,9 @@ class Planner:
         """One domain at one level: heavy values in a map kernel, what needs the whole row in a row kernel."""
         mapped: list[Output] = []
         rowed: list[Output] = []
+        if domain == -1:
+            self._emit(steps, "row", domain, outputs)
+            return
         for output in outputs:
             if output.how in ("reduce", "scan"):
                 mapped += self._heavy_operands(output.node)
@@ -367,7 +405,7 @@ class Planner:
         for output in outputs:
             reads_rows = output.how == "reduce"
             by_member = output.how in ("store", "scan") and domain is not None and domain >= 0
-            layout = "row" if reads_rows else "member" if by_member else "block"
+            layout = "row" if reads_rows or domain == -1 else "member" if by_member else "block"
             if output.how != "state":
                 self._keep(output, layout)
         steps.append(Kernel(kind, (Pass(domain, tuple(outputs)),)))

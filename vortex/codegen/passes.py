@@ -166,9 +166,11 @@ class Writer:
             value = e.evaluate(source, scope)
             value = e.cast(e.cast(value, "int32") if value.dtype == "bool" else value, dtype)
             axes = value.axes if "block" in value.names else (BLOCK, *value.axes)
+        if buffer.layout == "row":
+            axes = value.axes
         address = self._buffer_address(memory, buffer, e, axes)
         mask = e.mask(axes, scope)
-        stores.append(f"tl.store({address}, {e.full(value, axes)}, mask={mask})")
+        stores.append(f"tl.store({address}, {e.full(value, axes)}{f', mask={mask}' if mask else ''})")
 
     def _store_state(
         self, e: Emitter, memory: Memory, output: Output, scope: Scope, stores: list[str]

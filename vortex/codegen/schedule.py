@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vortex.codegen.fuse import Kernel, Plan
 from vortex.codegen.lowering.matmul import LEAST_ROWS, rows_of_block, wants_dot
 from vortex.codegen.tile import lanes_of
-from vortex.dsl.ir import Program
+from vortex.dsl.axes import TensorType
+from vortex.dsl.ir import Function, Program
 from vortex.dsl.ops.matmul import contraction
 
 MAP_ELEMENTS = 4096
-"""fp32 values of the largest tile of a map kernel: 128 a thread with one warp, what the H200 liked best."""
+"""fp32 values of the largest tile of a map kernel: 128 a thread with one warp, what the H200 liked best
+(benchmarks/results)."""
 
 ROW_ELEMENTS = 8192
 MAP_TILES = (1, 256)
@@ -33,41 +36,77 @@ class Schedule:
 
 def schedule(program: Program, plan: Plan, kernel: Kernel) -> Schedule:
     """The default schedule of a kernel: as many blocks in a tile as its largest value leaves registers for."""
-    elements, least_rows = _largest(program, plan, kernel)
-    limit, (least, most) = (MAP_ELEMENTS, MAP_TILES) if kernel.kind == "map" else (ROW_ELEMENTS, ROW_TILES)
-    tile = min(max(1 << int(math.log2(max(limit / elements, 1))), least), most)
-    if least_rows * elements <= 2 * limit:
-        tile = max(tile, least_rows)
-    total = tile * elements
-    warps = 1 if kernel.kind == "map" and total <= MAP_ELEMENTS else 4 if total <= 4 * MAP_ELEMENTS else 8
-    return Schedule(tile, warps, elements)
-
-
-def _largest(program: Program, plan: Plan, kernel: Kernel) -> tuple[int, int]:
-    """Elements per block of the largest value that a kernel holds, and how many blocks products on tensor cores
-    need at least to have their 16 rows."""
-    function = program.indexer
-    stop = {buffer.node for buffer in plan.buffers if buffer.how not in ("scores", "mask")}
     outputs = {output.node for each in kernel.passes for output in each.outputs}
+    kept = {buffer.node for buffer in plan.buffers if buffer.how not in ("scores", "mask")}
+    largest = _largest(program.indexer, outputs, kept - outputs)
+    limit, (least, most) = (MAP_ELEMENTS, MAP_TILES) if kernel.kind == "map" else (ROW_ELEMENTS, ROW_TILES)
+    tile = min(max(1 << int(math.log2(max(limit / largest.block, 1))), least), most)
+    if largest.rows * largest.block <= 2 * limit:
+        tile = max(tile, largest.rows)
+    warps = warps_for(max(tile * largest.block, largest.row), 1 if kernel.kind == "map" else 4)
+    return Schedule(tile, warps, largest.block)
+
+
+def summary_warps(program: Program) -> int:
+    """Warps of the kernels that summarise one (block, KV head) at a time."""
+    outputs = [store.value for store in program.cache.stores]
+    return warps_for(_largest(program.cache, outputs, set()).row, 1)
+
+
+def warps_for(elements: int, least: int) -> int:
+    """Warps that hold a value of so many elements with about 128 of them a thread."""
+    return max(least, 1 if elements <= MAP_ELEMENTS else 4 if elements <= 4 * MAP_ELEMENTS else 8)
+
+
+@dataclass(frozen=True)
+class Largest:
+    """block: elements per block of the largest value with a block axis; row: elements of the largest value without
+    one; rows: blocks that products on tensor cores need at least to have their 16 rows."""
+
+    block: int
+    row: int
+    rows: int
+
+
+def _largest(function: Function, outputs: Iterable[int], kept: set[int]) -> Largest:
+    """Over all nodes that the outputs are computed from, stopping at kept values."""
     wanted, seen = list(outputs), set()
-    largest, least = 1, 1
+    block, row, rows = 1, 1, 1
     while wanted:
         number = wanted.pop()
         if number in seen:
             continue
         seen.add(number)
         node = function.nodes[number]
-        if node.type.axis("block") is not None:
-            largest = max(largest, math.prod(lanes_of(axis.size or 1) for axis in node.type.axes))
         types = tuple(function.nodes[each].type for each in node.inputs)
-        if node.op == "GeMM":
-            if wants_dot(types):
-                least = max(least, LEAST_ROWS // min(rows_of_block(types), LEAST_ROWS))
-            else:
-                _, _, contracted, _ = contraction(*types)
-                if node.type.axis("block") is not None:
-                    made = math.prod(lanes_of(axis.size or 1) for axis in node.type.axes)
-                    largest = max(largest, made * lanes_of(contracted.size or 1))
-        if number not in stop or number in outputs:
-            wanted += node.inputs
-    return largest, least
+        made = value_elements(node.type)
+        if node.op == "GeMM" and wants_dot(types):
+            rows = max(rows, LEAST_ROWS // min(rows_of_block(types), LEAST_ROWS))
+        elif node.op == "GeMM":
+            made *= lanes_of(contraction(*types)[2].size or 1)
+        if node.type.axis("block") is not None:
+            block = max(block, made)
+        else:
+            row = max(row, made)
+        if number not in kept:
+            wanted += (
+                node.inputs
+                if not _on_tensor_cores(function, number)
+                else function.nodes[node.inputs[0]].inputs
+            )
+    return Largest(block, row, rows)
+
+
+def _on_tensor_cores(function: Function, number: int) -> bool:
+    """Whether a sum is lowered together with the product it sums, which then never exists."""
+    node = function.nodes[number]
+    source = function.nodes[node.inputs[0]] if node.inputs else node
+    if node.op != "Sum" or source.op != "Mul" or len(node.attr("dim")) != 1:  # type: ignore[arg-type]
+        return False
+    a, b = (function.nodes[each].type for each in source.inputs)
+    return set(a.names) & set(b.names) == set(node.attr("dim")) and min(len(a.axes), len(b.axes)) > 1  # type: ignore[arg-type]
+
+
+def value_elements(type_: TensorType) -> int:
+    """Lanes of a value: of one block of it, where it has a block axis."""
+    return math.prod(lanes_of(axis.size) for axis in type_.axes if axis.size is not None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from vortex.codegen.lowering import lowers
@@ -85,15 +86,23 @@ def gemm_pads(e: Emitter, number: int, a: Tile, b: Tile) -> dict[str, float | No
 
 def dot(e: Emitter, node: Node, number: int, a: Tile, b: Tile, contracted: Axis, scope: Scope | None) -> Tile:
     """[rows, contracted] @ [contracted, columns], with all other axes of `a` flattened into the rows."""
-    if e.padded(contracted):
-        a, b = e.held(a, [CONTRACTED], 0.0, scope), e.held(b, [CONTRACTED], 0.0, scope)
-    rest = [axis for axis in a.axes if axis.name != CONTRACTED]
-    (columns,) = [axis for axis in b.axes if axis.name != CONTRACTED]
-    depth, width = e.lanes(contracted), e.lanes(columns)
-    left, right = e.align(a, (*rest, contracted)), e.align(b, (contracted, columns))
-    if len(rest) > 1:
-        rows = " * ".join(e.lanes(axis) for axis in rest)
-        left = f"tl.reshape({left}, ({rows}, {depth}))"
+    made = dot_tiles(e, node, a, b, CONTRACTED, scope)
+    assert made is not None
+    return made
+
+
+def dot_tiles(e: Emitter, node: Node, a: Tile, b: Tile, contracted: str, scope: Scope | None) -> Tile | None:
+    """The product of two tiles over their one common axis, on tensor cores; None where it is too small for them."""
+    common = a.axis(contracted)
+    rows = [axis for axis in a.axes if axis.name != contracted]
+    columns = [axis for axis in b.axes if axis.name != contracted]
+    if common.size is None or any(count(e, axes) < LEAST_ROWS for axes in ([common], rows, columns)):
+        return None
+    if e.padded(common):
+        a, b = e.held(a, [contracted], 0.0, scope), e.held(b, [contracted], 0.0, scope)
+    depth = e.lanes(common)
+    left = flattened(e, e.align(a, (*rows, common)), rows, depth, first=True)
+    right = flattened(e, e.align(b, (common, *columns)), columns, depth, first=False)
     if a.exact is not None and a.exact == b.exact:
         kind = {"bf16": "tl.bfloat16", "fp16": "tl.float16"}[a.exact]
         expression = f"tl.dot(({left}).to({kind}), ({right}).to({kind}), out_dtype=tl.float32)"
@@ -101,10 +110,26 @@ def dot(e: Emitter, node: Node, number: int, a: Tile, b: Tile, contracted: Axis,
         # Three tf32 products keep fp32's digits; plain tf32 would not.
         expression = f'tl.dot({left}, {right}, input_precision="tf32x3")'
     name = e.let(expression, node)
-    if len(rest) > 1:
-        shape = ", ".join([*(e.lanes(axis) for axis in rest), width])
+    if len(rows) > 1 or len(columns) > 1:
+        shape = ", ".join(e.lanes(axis) for axis in (*rows, *columns))
         name = e.let(f"tl.reshape({name}, ({shape}))", node)
-    return Tile(name, (*rest, columns), "fp32", gemm_pads(e, number, a, b))
+    zero = [
+        each for tile in (a, b) for each, value in tile.pads.items() if value == 0.0 and each != contracted
+    ]
+    return Tile(name, (*rows, *columns), "fp32", dict.fromkeys(zero, 0.0))
+
+
+def count(e: Emitter, axes: Sequence[Axis]) -> int:
+    """Lanes of some axes together."""
+    return math.prod(e.tile if axis.size is None else int(e.lanes(axis)) for axis in axes)
+
+
+def flattened(e: Emitter, name: str, axes: Sequence[Axis], depth: str, first: bool) -> str:
+    """A tile of rows or columns over several axes as a matrix."""
+    if len(axes) == 1:
+        return name
+    flat = " * ".join(e.lanes(axis) for axis in axes)
+    return f"tl.reshape({name}, ({flat}, {depth}))" if first else f"tl.reshape({name}, ({depth}, {flat}))"
 
 
 def dot_columns(e: Emitter, number: int) -> str | None:

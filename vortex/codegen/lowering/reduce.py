@@ -86,11 +86,33 @@ def element_count(axes: Sequence[Axis], scope: Scope | None) -> str:
 @lowers("Sum", "Mean", "Max", "Min", "L2Norm")
 def lower_reduce(e: Emitter, number_: int, scope: Scope | None) -> Tile:
     node = e.function.nodes[number_]
-    (operand,) = e.operands(number_, scope)
     axes = reduced_axes(node)
+    product = product_of(e, number_, scope)
+    if product is not None:
+        return product
+    (operand,) = e.operands(number_, scope)
     gone = [operand.axis(name) for name in axes]
     tile = shrink(e, node, prepared(e, node, operand, axes, scope), axes)
     return finished(e, node, tile, element_count(gone, scope))
+
+
+def product_of(e: Emitter, number_: int, scope: Scope | None) -> Tile | None:
+    """A sum of products of two values that share only the summed axis, on tensor cores; None where it is not one."""
+    from vortex.codegen.lowering.matmul import CONTRACTED, dot_tiles, renamed
+
+    node = e.function.nodes[number_]
+    source = e.function.nodes[node.inputs[0]]
+    axes = reduced_axes(node)
+    if node.op != "Sum" or source.op != "Mul" or len(axes) != 1 or kind_of(node.type) != "fp32":
+        return None
+    a, b = (e.function.nodes[each].type for each in source.inputs)
+    shared = set(a.names) & set(b.names)
+    if shared != {axes[0]} or not (2 <= len(a.axes) and 2 <= len(b.axes)) or node.inputs[0] in e.materialised:
+        return None
+    left, right = (e.cast(e.evaluate(each, scope), "fp32") for each in source.inputs)
+    if b.axis("block") is not None:
+        left, right = right, left
+    return dot_tiles(e, node, renamed(left, axes[0]), renamed(right, axes[0]), CONTRACTED, scope)
 
 
 @dataclass(frozen=True)
