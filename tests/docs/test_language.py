@@ -70,7 +70,7 @@ def test_the_mistakes_are_many():
 
 
 def test_the_operator_tables_are_up_to_date_and_complete():
-    assert TEXT == language_page(TEXT)
+    assert language_page(TEXT) == TEXT
     for name, op in OPERATORS.items():
         assert not op.public or f"`{name}(" in TEXT
 
@@ -82,5 +82,8 @@ def test_every_hyper_parameter_is_listed_with_its_default():
 
 
 def test_links_within_the_page_lead_somewhere():
-    heads = {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in re.findall(r"^#+ (.+)$", TEXT, re.M)}
+    heads = {
+        re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-")
+        for head in re.findall(r"^#+ (.+)$", TEXT, re.M)
+    }
     assert set(re.findall(r"\]\(#([\w-]+)\)", TEXT)) <= heads
