@@ -127,3 +127,10 @@ def test_the_nearest_name_ignores_case_and_stays_silent_far_off():
 
 def test_the_page_of_diagnostics_is_up_to_date():
     assert (ROOT / "docs" / "diagnostics.md").read_text(encoding="utf-8") == diagnostics_page()
+
+
+def test_a_mistake_in_a_long_loop_does_not_fill_the_report(tmp_path):
+    path = tmp_path / "loop.py"
+    path.write_text("from vortex import *\n\nclass Loop(vFlow):\n    def forward_indexer(q, c):\n"
+                    "        for j in range(10**6):\n            c[f'x{j}']\n")  # fmt: skip
+    assert 100 <= len(trace_file(path).findings) <= 101

@@ -45,7 +45,7 @@ def test_a_program_is_what_its_text_says(seed):
 
 def test_text_that_is_no_program_is_refused_with_a_place():
     text = print_program(program(0).program)
-    with pytest.raises(TextError, match="line 2"):
+    with pytest.raises(TextError, match="line 3"):
         parse(text.replace("policy", "polizei", 1))
 
 

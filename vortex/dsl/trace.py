@@ -24,6 +24,9 @@ from vortex.dsl.tensor import BlockCount, Tensor
 NODE_LIMIT = 20_000
 """Operators one function may record: far beyond any method, well before memory is a concern."""
 
+FINDING_LIMIT = 100
+"""Findings after which a method is not traced further: a mistake in a long loop is told often enough."""
+
 
 class StopMethod(Exception):
     """Ends the tracing of one method after an error that leaves nothing sensible to go on with."""
@@ -58,8 +61,11 @@ class Recorder:
 
     def report(self, slug: str, location: Location | None = None, **facts: Any) -> None:
         finding = diagnose(slug, self.file, location or self.locate(), **facts)
-        if finding not in self.findings:
-            self.findings.append(finding)
+        if finding in self.findings:
+            return
+        self.findings.append(finding)
+        if len(self.findings) >= FINDING_LIMIT and RECORDER.get() is self:
+            raise StopMethod
 
     def emit(
         self, op: str, inputs: tuple[int, ...], inferred: Inferred, location: Location | None = None

@@ -236,7 +236,8 @@ def test_reading_after_an_assignment_gives_the_new_value():
 
 @pytest.mark.parametrize(
     ("value", "storage"),
-    [('Max(c["k"])', "kv"), ('Cast(c["k"], "sign")', "sign"), ('Cast(Max(c["k"]), "int8")', "int8"),
+    [('topK(c["k"], dim="dim", k=2)', "bool"),
+     ('Max(c["k"])', "kv"), ('Cast(c["k"], "sign")', "sign"), ('Cast(Max(c["k"]), "int8")', "int8"),
      ('Max(c["k"]) > 0', "bool"), ('ArgMax(c["k"], dim="dim")', "int32"), ('Cast(Max(c["k"]), "fp32")', "kv"),
      ('Cast(Max(c["k"]), "bf16") * 1', "kv")],
 )  # fmt: skip
