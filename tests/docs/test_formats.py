@@ -46,3 +46,10 @@ def test_compile(tmp_path):
     assert invoke("compile", QUEST, "--emit", "ir", "--out", tmp_path).exit_code == 0
     document = json.loads((tmp_path / "manifest.json").read_text())
     assert set(document) == fields("vortex compile FILE")
+
+
+def test_environment_variables():
+    from vortex import settings
+
+    table = (ROOT / "docs" / "formats.md").read_text("utf-8").split("## Environment")[1]
+    assert set(re.findall(r"VORTEX_\w+", table)) == set(re.findall(r"VORTEX_\w+", settings.__doc__))

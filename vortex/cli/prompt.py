@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 TOPICS = ("execmodel", "objects")
-LAST_WORDS = "Types affect almost all aspects of object behavior."
+LAST_WORDS = "Even the importance of object identity is affected in some sense:"
 CHARACTERS = 8000  # about 1,800 tokens
 
 
 def long_prompt() -> str:
-    """A passage of Python's manual on names, exceptions and objects, up to a sentence that asks for more."""
+    """A passage of Python's manual on names, exceptions and objects that breaks off within a sentence."""
     from pydoc_data.topics import topics
 
     text = "\n\n".join(topics[topic].strip() for topic in TOPICS if topic in topics)
