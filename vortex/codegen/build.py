@@ -54,7 +54,7 @@ class KernelSource:
     source: str
     arguments: tuple[Argument, ...] = ()
     step: int | None = None
-    schedule: Schedule | None = None
+    schedule: Schedule = field(default_factory=lambda: Schedule(1, 1, 1))
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Built:
         found = []
         for number, step in enumerate(self.plan.steps):
             if isinstance(step, Kernel) and step.kind == "map" and step.passes[0].domain is None:
-                found.append(self.of_step(number).schedule.tile)  # type: ignore[union-attr]
+                found.append(self.of_step(number).schedule.tile)
         return tuple(dict.fromkeys(found)) or (64,)
 
 
@@ -236,4 +236,4 @@ def _plan_source(built: Built) -> str:
     )
 
 
-__all__ = ["Built", "KernelSource", "Options", "Sweep", "build", "budget_of", "stored_type"]
+__all__ = ["Built", "KernelSource", "Options", "Sweep", "budget_of", "build", "stored_type"]

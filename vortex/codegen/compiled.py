@@ -240,7 +240,6 @@ class CompiledFlow:
         space: Workspace,
     ) -> None:  # fmt: skip
         source = self.built.of_step(number)
-        assert source.schedule is not None
         tile = source.schedule.tile
         heads = storage.heads.kv
         chunks = -(-space.capacity // tile)

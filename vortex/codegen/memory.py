@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from vortex.codegen.fuse import Buffer
 from vortex.codegen.lowering.row import neighbours
@@ -259,7 +260,7 @@ class Memory:
             node = e.function.nodes[number_]
             assert scope is not None
             conv = node.op == "Conv1d"
-            weights = node.attr("weights")
+            weights: Any = node.attr("weights")
             width = len(weights) if conv else int(node.attr("size"))  # type: ignore[arg-type]
             reader = self.read_buffer(buffer)
             total: Tile | None = None
@@ -272,7 +273,7 @@ class Memory:
                 )
                 outside = "0.0" if conv else number(float("-inf"), "fp32")
                 value = e.let(f"tl.where({inside}, {part.name}, {outside})", node)
-                value = f"{value} * {number(weights[place], 'fp32')}" if conv else value  # type: ignore[index]
+                value = f"{value} * {number(weights[place], 'fp32')}" if conv else value
                 joined = value
                 if total is not None:
                     joined = f"{total.name} + {value}" if conv else f"larger({total.name}, {value})"

@@ -209,8 +209,9 @@ class Writer:
         written.after.append(f"tl.store({address}, {result.name}{f', mask={mask}' if mask else ''})")
 
     def _reduction(self, e: Emitter, node: Node, number_: int, scope: Scope, written: Sweep) -> Tile:
+        gone: tuple[Axis, ...] = ()
         if node.op == "GeMM":
-            part, gone = self._product(e, node, number_, scope), ()
+            part = self._product(e, node, number_, scope)
         else:
             operand = e.evaluate(node.inputs[0], scope)
             axes = reduced_axes(node)
@@ -218,7 +219,8 @@ class Writer:
             part = shrink(e, node, prepared(e, node, operand, axes, scope), axes)
         total = e.fresh("total")
         shape = ", ".join(e.lanes(axis) for axis in part.axes)
-        start = f"tl.full(({shape}{',' if len(part.axes) == 1 else ''}), {number(NEUTRAL[node.op], part.dtype)}, {TRITON[part.dtype]})"
+        neutral = number(NEUTRAL[node.op], part.dtype)
+        start = f"tl.full(({shape}{',' if len(part.axes) == 1 else ''}), {neutral}, {TRITON[part.dtype]})"
         written.before.append(f"{total} = {start}")
         e.line(f"{total} = {JOIN[node.op].format(total, part.name)}", node)
         return self._after(e, written, lambda: finished(

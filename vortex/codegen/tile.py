@@ -7,7 +7,7 @@ value. The order of a tile's dimensions is its own affair: axes are found by nam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vortex.codegen.comments import safe_comment
@@ -37,7 +37,7 @@ class Tile:
     name: str
     axes: tuple[Axis, ...]
     dtype: str
-    pads: Pads = field(default_factory=dict)
+    pads: Mapping[str, float | None] = field(default_factory=dict)
     exact: str | None = None
 
     @property
@@ -245,10 +245,10 @@ class Emitter:
     def pads(self, number_: int, tiles: Sequence[Tile]) -> Pads:
         """The padding contract of the node's operator, applied to what its operands hold."""
         node = self.function.nodes[number_]
-        return OPERATORS[node.op].pads(node, self.types(number_), tuple(tile.pads for tile in tiles))
+        return OPERATORS[node.op].pads(node, self.types(number_), tuple(dict(tile.pads) for tile in tiles))
 
 
-def _truth(pads: Pads) -> Pads:
+def _truth(pads: Mapping[str, float | None]) -> Pads:
     return {name: None if value is None else float(value != 0) for name, value in pads.items()}
 
 

@@ -56,7 +56,7 @@ def shrink(e: Emitter, node: Node, tile: Tile, axes: Sequence[str], stem: str = 
         expression = f"{REDUCE[node.op]}({expression}, {at})"
         del rest[at]
     pads = {axis.name: tile.pads[axis.name] for axis in rest if tile.pads.get(axis.name) == 0}
-    return Tile(e.let(expression, node, stem), tuple(rest), tile.dtype, pads if node.op != "Mean" else pads)
+    return Tile(e.let(expression, node, stem), tuple(rest), tile.dtype, pads)
 
 
 def finished(e: Emitter, node: Node, tile: Tile, count: str | None) -> Tile:
@@ -107,7 +107,7 @@ def product_of(e: Emitter, number_: int, scope: Scope | None) -> Tile | None:
         return None
     a, b = (e.function.nodes[each].type for each in source.inputs)
     shared = set(a.names) & set(b.names)
-    if shared != {axes[0]} or not (2 <= len(a.axes) and 2 <= len(b.axes)) or node.inputs[0] in e.materialised:
+    if shared != {axes[0]} or not (len(a.axes) >= 2 and len(b.axes) >= 2) or node.inputs[0] in e.materialised:
         return None
     left, right = (e.cast(e.evaluate(each, scope), "fp32") for each in source.inputs)
     if b.axis("block") is not None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from vortex.codegen.lowering import lowers
+from vortex.codegen.lowering.reduce import reduced_axes
 from vortex.codegen.lowering.shape import pick
 from vortex.codegen.tile import Emitter, Scope, Tile, number
 from vortex.dsl.axes import Axis
@@ -13,10 +15,10 @@ from vortex.dsl.axes import Axis
 @lowers("CumSum")
 def lower_cumsum(e: Emitter, number_: int, scope: Scope | None) -> Tile:
     node = e.function.nodes[number_]
-    (name,) = node.attr("dim")  # type: ignore[misc]
+    (name,) = reduced_axes(node)
     (tile,) = e.operands(number_, scope)
     tile = e.cast(tile, "fp32")
-    return Tile(e.let(f"tl.cumsum({tile.name}, {tile.names.index(str(name))})", node), tile.axes, "fp32", {})
+    return Tile(e.let(f"tl.cumsum({tile.name}, {tile.names.index(name)})", node), tile.axes, "fp32", {})
 
 
 def neighbours(width: int) -> list[int]:
@@ -28,17 +30,17 @@ def neighbours(width: int) -> list[int]:
 @lowers("Conv1d", "MaxPool1d")
 def lower_window(e: Emitter, number_: int, scope: Scope | None) -> Tile:
     node = e.function.nodes[number_]
-    (name,) = node.attr("dim")  # type: ignore[misc]
+    (name,) = reduced_axes(node)
     (tile,) = e.operands(number_, scope)
     tile = e.cast(tile, "fp32")
-    axis = tile.axis(str(name))
+    axis = tile.axis(name)
     assert axis.size is not None
-    weights = node.attr("weights")
+    weights: Any = node.attr("weights")
     width = len(weights) if node.op == "Conv1d" else int(node.attr("size"))  # type: ignore[arg-type]
     total: Tile | None = None
     for place, offset in enumerate(neighbours(width)):
         part = shifted(e, number_, tile, axis, offset, scope, 0.0 if node.op == "Conv1d" else -math.inf)
-        scaled = f"{part.name} * {number(weights[place], 'fp32')}" if node.op == "Conv1d" else part.name  # type: ignore[index]
+        scaled = f"{part.name} * {number(weights[place], 'fp32')}" if node.op == "Conv1d" else part.name
         if total is None:
             total = Tile(e.let(scaled, node), part.axes, "fp32")
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 from vortex.codegen.lowering import lowers
 from vortex.codegen.tile import Emitter, Scope, Tile, kind_of, number
@@ -109,7 +110,7 @@ def lower_slice(e: Emitter, number_: int, scope: Scope | None) -> Tile:
         if isinstance(index, int):
             overrides[axis.name] = Tile(str(index), (), "int32")
         elif index is not None:
-            start, stop, step = index
+            start, stop, step = cast("tuple[int, int, int]", index)
             fresh = Axis(axis.name, len(range(start, stop, step)))
             overrides[axis.name] = Tile(
                 f"({start} + {step} * tl.arange(0, {e.lanes(fresh)}))", (fresh,), "int32"
