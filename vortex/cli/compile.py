@@ -28,7 +28,24 @@ def _ir(program: Program) -> dict[str, str]:
     return {"ir.txt": print_program(program)}
 
 
-EMIT: dict[str, Callable[[Program], Mapping[str, str]]] = {"ir": _ir}
+def _plan(program: Program) -> dict[str, str]:
+    from vortex.codegen.build import build
+    from vortex.codegen.show import show_plan
+
+    return {"plan.txt": show_plan(build(program))}
+
+
+def _kernels(program: Program) -> dict[str, str]:
+    from vortex.codegen.build import build
+
+    return {f"{kernel.name}.py": kernel.source for kernel in build(program).kernels}
+
+
+def _all(program: Program) -> dict[str, str]:
+    return {**_ir(program), **_plan(program), **_kernels(program)}
+
+
+EMIT: dict[str, Callable[[Program], Mapping[str, str]]] = {"ir": _ir, "plan": _plan, "kernels": _kernels, "all": _all}
 """Kind -> function from a program to file names and their texts."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 from vortex.codegen.comments import safe_comment
 from vortex.codegen.decompose import decompose
 from vortex.codegen.fuse import Kernel, Plan, Select, plan
-from vortex.codegen.memory import Argument
+from vortex.codegen.memory import Argument, row_elements
 from vortex.codegen.passes import Sweep, Writer, write_summary
 from vortex.codegen.schedule import Schedule, schedule, summary_warps
 from vortex.codegen.simplify import optimise
 from vortex.codegen.templates import render
 from vortex.dsl.ir import Program
+from vortex.dsl.ops.storage import BITS
 from vortex.dsl.policy import Budget, Layers
 
 KV_DTYPES = ("bf16", "fp16", "fp32", "fp8")
@@ -104,6 +106,16 @@ def build(
     built = Built(program, options, planned, tuple(kernels), selections, rewrites)
     step_plan = KernelSource("plan", _plan_source(built))
     return Built(program, options, planned, (step_plan, *kernels), selections, rewrites)
+
+
+def entry_bytes(built: Built, name: str) -> int:
+    """Stored bytes of an entry for one block and KV head, scales included."""
+    entry = built.program.entry(name)
+    storage = built.options.entry_dtype if entry.storage == "kv" else entry.storage
+    size = row_elements(entry.axes, storage) * (1 if storage in ("int4", "sign") else BITS[storage] // 8)
+    if storage in ("int8", "int4"):
+        size += 2 * math.prod(axis.size or 1 for axis in entry.axes[:-1])
+    return size
 
 
 def _origin(program: Program) -> list[str]:
