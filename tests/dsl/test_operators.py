@@ -80,7 +80,7 @@ PARAMETERS = [(op, at) for op in CASES for at in range(len(CASES[op]))]
 def test_an_operator_computes_its_definition(op, at, precision):
     types, args, attrs = CASES[op][at]
     node = node_of(op, types, args, **attrs)
-    for blocks in (0, 1, 5):
+    for blocks in (0, 1, 4) if precision == "fp32" else (4,):
         for special in (False, True):
             if special and op in ("Cast", "GeMM", "Normalize", "CumSum", "Conv1d", "L2Norm"):
                 continue  # inf - inf in the order of a sum: tested where the order is one (below)
