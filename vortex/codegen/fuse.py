@@ -26,6 +26,9 @@ How = Literal["store", "reduce", "scan", "scatter", "fill", "state", "scores", "
 LIGHT = 16
 """Elements per block that a row kernel reads itself; beyond it a map kernel reads them and keeps the result."""
 
+LIGHT_MEMBERS = 256
+"""The same for members of a set, which are few."""
+
 ROW_WORK = 4096
 """Products of a value per row beyond which it is computed once, in a kernel of its own."""
 
@@ -332,7 +335,8 @@ class Planner:
         """Whether evaluating a node reads many elements per block."""
         node = self.function.nodes[number]
         if number in self.kept:
-            return self.kept[number].layout != "row" and self.kept[number].elements > LIGHT
+            kept = self.kept[number]
+            return kept.layout != "row" and kept.elements > (LIGHT_MEMBERS if kept.layout == "member" else LIGHT)
         if node.op in MEMORY and node.type.axis("block") is not None:
             return inner_elements(node.type) > LIGHT
         return node.type.axis("block") is not None and any(self.heavy(each) for each in node.inputs)
