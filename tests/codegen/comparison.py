@@ -212,7 +212,7 @@ class Comparison:
                 self.flow.bind_layers(self.memory, self.device_pools)
             self.flow.summarise_step(self.memory, self.device_pools[0], batch)
             valid = self.memory.valid.nonzero().flatten().tolist()
-            assert not self.program.entries or set(valid) == self.summarised
+            assert not self.flow.program.entries or set(valid) == self.summarised
         else:
             for layer, pool in enumerate(self.device_pools):
                 self.flow.summarise(self.memory, layer, pool, new.to(self.device))
@@ -222,7 +222,7 @@ class Comparison:
     def compare_entries(self, layer: int, blocks: torch.Tensor) -> None:
         """Entries of these pool blocks as stored: within one step of their storage, or fp32's error, of the reference."""
         self.fp32.summarise(self.memory32, layer, self.pools[layer], blocks)
-        for entry in self.program.entries:
+        for entry in self.flow.program.entries:
             kind = self.flow.built.options.entry_dtype if entry.storage == "kv" else entry.storage
             held = self.memory32.entries[layer][entry.name].data
             ours = read_entry(self.memory, layer, entry.name, kind, held.shape)[blocks].cpu()
@@ -291,7 +291,7 @@ class Comparison:
         return len(seen) > 1
 
     def compare_states(self, layer: int, batch: Batch) -> None:
-        for state in self.program.states:
+        for state in self.flow.program.states:
             ours, exact, theirs = (
                 memory.states[layer][state.name] for memory in (self.memory, self.memory64, self.memory32)
             )

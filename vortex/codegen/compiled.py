@@ -55,7 +55,8 @@ class CompiledFlow:
         self.pdl = _overlaps_launches()
         self.launch = {"launch_pdl": True} if self.pdl else {}
         self.shortcut = shortcut
-        self.weights = dict(weights) if weights is not None else load_weights(program)
+        given = weights if weights is not None else load_weights(self.program)
+        self.weights = {each.name: given[each.name] for each in self.program.weights}
         self.modules: dict[str, ModuleType] = {}
         self.workspaces: dict[tuple[Any, ...], Workspace] = {}
         self.dense_layers = Layers.parse(program.policy.dense_layers).numbers(program.shape.layers)
@@ -177,6 +178,8 @@ class CompiledFlow:
         """Makes the table of addresses through which one kernel summarises all layers. Once, before capture."""
         import torch
 
+        if not self.program.entries:
+            return
         source = self.built.kernel("summarise")
         pointers = [each for each in source.arguments if each.kind != "stride"]
         strides = {tuple(pool.tensors[name].stride() for name in sorted(pool.tensors)) for pool in pools}

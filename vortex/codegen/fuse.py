@@ -229,7 +229,8 @@ class Planner:
         base = max((self._edge(number, each) for each in node.inputs), default=0)
         subset = domain_of(node.type)
         if subset is not None and subset >= 0:
-            base = max(base, self.levels[subset])
+            # A set that no selection operator made is written out as a mask first, and selected from it.
+            base = max(base, self.levels[subset] + (not self._is_made_set(subset)))
         kind = row_kind(self.function, number)
         if kind == "lookup" and self._reads_memory(node.inputs[0]):
             return base
