@@ -14,7 +14,7 @@ FILES = sorted((Path(__file__).parents[2] / "algorithms").glob("*.py"))
 SHAPES = {
     "stated default": Shape(),
     "group of 3": Shape(query_heads=9, kv_heads=3, head_dim=64, layers=30),
-    "group of 1": Shape(query_heads=4, kv_heads=4, head_dim=96, layers=1),
+    "group of 1": Shape(query_heads=4, kv_heads=4, head_dim=96, layers=4),
 }
 
 

@@ -45,7 +45,12 @@ def _all(program: Program) -> dict[str, str]:
     return {**_ir(program), **_plan(program), **_kernels(program)}
 
 
-EMIT: dict[str, Callable[[Program], Mapping[str, str]]] = {"ir": _ir, "plan": _plan, "kernels": _kernels, "all": _all}
+EMIT: dict[str, Callable[[Program], Mapping[str, str]]] = {
+    "ir": _ir,
+    "plan": _plan,
+    "kernels": _kernels,
+    "all": _all,
+}
 """Kind -> function from a program to file names and their texts."""
 
 

@@ -337,7 +337,9 @@ class Planner:
         node = self.function.nodes[number]
         if number in self.kept:
             kept = self.kept[number]
-            return kept.layout != "row" and kept.elements > (LIGHT_MEMBERS if kept.layout == "member" else LIGHT)
+            return kept.layout != "row" and kept.elements > (
+                LIGHT_MEMBERS if kept.layout == "member" else LIGHT
+            )
         if node.op in MEMORY and node.type.axis("block") is not None:
             return inner_elements(node.type) > LIGHT
         return node.type.axis("block") is not None and any(self.heavy(each) for each in node.inputs)

@@ -22,7 +22,9 @@ def show_plan(built: Built) -> str:
     lines += ["", "kernels", "  plan: sizes, budgets and chunks of a step, once for all layers"]
     if built.program.entries:
         names = ", ".join(repr(entry.name) for entry in built.program.entries)
-        lines.append(f"  summarise: entries {names} of one finished block of one KV head, every layer in one launch")
+        lines.append(
+            f"  summarise: entries {names} of one finished block of one KV head, every layer in one launch"
+        )
     for number, step in enumerate(built.plan.steps):
         lines += _step(built, number, step)
     lines += ["", "memory between kernels"]
