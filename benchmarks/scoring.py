@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from vortex.attention.measure import copy_bandwidth, time_in_graph
 from vortex.codegen.compiled import CompiledFlow
 from vortex.codegen.schedule import Schedule
+from vortex.codegen.timing import copy_bandwidth, time_in_graph
 from vortex.dsl.ir import Shape
 from vortex.dsl.load import trace_file
 from vortex.vtensor.batch import Batch, Heads
@@ -73,12 +73,10 @@ class Case:
         )
 
     def score(self, layer: int) -> None:
-        step = self.flow.built.plan.steps[0]
-        self.flow._launch(step, 0, self.storage, layer, self.q, self.pool, self.batch, self.space)  # type: ignore[arg-type]
+        self.flow.run_step(0, self.storage, layer, self.q, self.pool, self.batch)
 
     def choose(self, layer: int) -> None:
-        (made,) = self.space.sets.values()
-        self.flow._select(made, layer, self.batch, self.space)
+        self.flow.run_step(1, self.storage, layer, self.q, self.pool, self.batch)
 
     def both(self, layer: int) -> Any:
         return self.flow.select(self.storage, layer, self.q, self.pool, self.batch)

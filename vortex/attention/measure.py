@@ -2,71 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from statistics import median
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from vortex.attention.provider import StepShape
+from vortex.codegen.timing import Timing, copy_bandwidth, time_in_graph
 from vortex.vtensor.batch import Batch
 from vortex.vtensor.pool import KVPool
 from vortex.vtensor.selection import Selection
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Microseconds of one call: median, fastest and slowest replay."""
-
-    median: float
-    low: float
-    high: float
-
-
-def time_in_graph(calls: Sequence[Callable[[], object]], replays: int = 20) -> Timing:
-    """Captures the calls, one a layer, in one CUDA graph, replays it, and divides by their number.
-
-    Give each call memory of its own, more than the L2 cache in all: nothing is then found there. Events
-    around a graph of many calls hide the launch gap, as a model's step does.
-    """
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(2):
-            for call in calls:
-                call()
-    torch.cuda.current_stream().wait_stream(stream)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in calls:
-            call()
-    for _ in range(3):
-        graph.replay()
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(2 * replays)]
-    for start, end in zip(events[::2], events[1::2], strict=True):
-        start.record()
-        graph.replay()
-        end.record()
-    torch.cuda.synchronize()
-    pairs = zip(events[::2], events[1::2], strict=True)
-    times = [1000 * start.elapsed_time(end) / len(calls) for start, end in pairs]
-    return Timing(median(times), min(times), max(times))
 
 
 def kv_bytes(shape: StepShape, attended: int) -> int:
     """Bytes of K and V that one layer reads where every row attends `attended` blocks."""
     rows = shape.requests * shape.heads.kv
     return 2 * rows * attended * shape.block_size * shape.heads.dim * shape.kv_dtype.itemsize
-
-
-def copy_bandwidth(device: torch.device, size: int = 4 * 2**30) -> float:
-    """Bytes a second, read and written, of a device-to-device copy."""
-    source = torch.ones(size // 4, dtype=torch.float32, device=device)
-    target = torch.empty_like(source)
-    # A kernel copies; the copy engine that `copy_` uses in a graph reaches two thirds of its rate.
-    return 2 * size / (time_in_graph([lambda: torch.neg(source, out=target)], replays=10).median * 1e-6)
 
 
 def made_up(shape: StepShape, length: int, attended: int, layers: int,
@@ -110,3 +61,6 @@ def random_values(size: Sequence[int], dtype: torch.dtype, generator: torch.Gene
     for piece in out.split(2**16):
         piece.copy_(torch.randn(piece.shape, dtype=torch.float16, device=device, generator=generator))
     return out
+
+
+__all__ = ["Timing", "copy_bandwidth", "kv_bytes", "made_up", "time_in_graph"]

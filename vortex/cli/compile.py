@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 import vortex
+from vortex.codegen.cache import versions
 from vortex.cli.console import fail, show
 from vortex.cli.settings import MODEL_HELP, SetOption, blamed, overrides, shape_of, status
 from vortex.dsl.check import Report, check
@@ -80,6 +81,7 @@ def compile_command(
     manifest = {
         "schema_version": SCHEMA_VERSION,
         "vortex": vortex.__version__,
+        "versions": dict(versions()),
         "flow": traced.program.name,
         "source": {"path": path, "sha256": _hash(Path(path).read_bytes())},
         "options": {"emit": emit, "set": given, "shape": asdict(shape)},

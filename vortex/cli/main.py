@@ -19,6 +19,7 @@ COMMANDS = {
     "run": "vortex.cli.run:run_command",
     "check": "vortex.cli.check:check_command",
     "compile": "vortex.cli.compile:compile_command",
+    "tune": "vortex.cli.tune:tune_command",
     "new": "vortex.cli.new:new_command",
     "ops": "vortex.cli.ops:ops_command",
     "bytes": "vortex.cli.bytes:bytes_command",

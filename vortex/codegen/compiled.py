@@ -13,6 +13,7 @@ from vortex.codegen.memory import Argument
 from vortex.codegen.schedule import Schedule
 from vortex.codegen.storage import DeviceStorage, SetMemory, Workspace, allocate, torch_dtype, workspace
 from vortex.codegen.templates import load_source, render
+from vortex.codegen.tune import kept
 from vortex.dsl.ir import Program
 from vortex.dsl.policy import Layers
 from vortex.vtensor.batch import Batch, BatchError, Heads
@@ -49,6 +50,9 @@ class CompiledFlow:
             )
         if program.policy.reuse_layers != 1 and program.states:
             raise BatchError("reuse_layers: a flow with state runs its indexer in every layer")
+        options = options or Options()
+        if schedules is None and torch_device_name():
+            schedules = kept(program, options, torch_device_name())
         self.built: Built = build(program, options, schedules)
         self.program = program = self.built.program
         self.block_size = program.policy.block_size
@@ -238,6 +242,17 @@ class CompiledFlow:
                     self._select(space.sets[step.node], layer, batch, space)
         return self._selection(space, layer)
 
+    def run_step(
+        self, number: int, storage: DeviceStorage, layer: int, q: Tensor, pool: KVPool, batch: Batch
+    ) -> None:
+        """One kernel of the plan alone, for measurements; `plan` was called for this batch."""
+        step = self.built.plan.steps[number]
+        space = self.workspace(storage, batch.requests, batch.blocks_per_page, batch.lengths.device)
+        if isinstance(step, Kernel):
+            self._launch(step, number, storage, layer, q, pool, batch, space)
+        else:
+            self._select(space.sets[step.node], layer, batch, space)
+
     def _launch(
         self, step: Kernel, number: int, storage: DeviceStorage, layer: int, q: Tensor, pool: KVPool, batch: Batch,
         space: Workspace,
@@ -314,6 +329,14 @@ class CompiledFlow:
         budget_alone = not self.dense_layers and policy.dense_below == 0 and not made.step.inner
         lists = self._lists_dense(made, space) or (budget_alone and made.take is not None)
         return Selection(made.out.ids, made.out.counts, space.dense[layer].view(torch.bool), lists)
+
+
+@lru_cache
+def torch_device_name() -> str:
+    """Name of the CUDA device, nothing without one: tuned schedules are kept by it."""
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else ""
 
 
 @lru_cache

@@ -1,0 +1,60 @@
+"""`vortex tune FILE`: measures schedules of a flow's kernels on this machine's GPU and keeps the fastest."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from vortex.cli.console import fail, show
+from vortex.cli.settings import MODEL_HELP, SetOption, blamed, overrides, shape_of, status
+from vortex.dsl.check import Report, check
+
+
+def tune_command(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="An algorithm file, or file.py:Name.")],
+    settings: Annotated[list[str] | None, SetOption] = None,
+    model: Annotated[str | None, typer.Option(help=MODEL_HELP, metavar="NAME|DIR")] = None,
+    requests: Annotated[int, typer.Option(help="Requests of the batch to measure.", min=1)] = 16,
+    tokens: Annotated[int, typer.Option(help="Tokens of each request.", min=1)] = 32768,
+    kv_dtype: Annotated[str, typer.Option(help="bf16, fp16, fp32 or fp8.")] = "bf16",
+) -> None:
+    """Measure schedules of a flow's kernels on the GPU and keep the fastest for later runs."""
+    given = overrides(settings or ())
+    traced = check(file, given, shape_of(model))
+    report = blamed(Report(file, traced.findings), given)
+    show(report.findings, sys.stderr)
+    if traced.program is None:
+        raise typer.Exit(status([report], given))
+    from vortex.codegen.build import BuildError, Options
+
+    try:
+        options = Options(kv_dtype)
+    except BuildError as error:
+        raise typer.BadParameter(str(error)) from None
+    try:
+        import torch
+    except ImportError:
+        fail("tune needs torch: install vortex-attention[cuda]")
+    if not torch.cuda.is_available():
+        fail(
+            "tune measures on a CUDA device, and torch sees none here; without it the default schedules are used"
+        )
+    from vortex.codegen.tune import Tuner
+
+    tuner = Tuner(traced.program, options, requests, tokens, torch.device("cuda"))
+    for tried in tuner.search():
+        chosen = tried.schedule
+        shown = (
+            f"{tried.microseconds:8.2f} us" if tried.microseconds is not None else f"failed: {tried.failure}"
+        )
+        typer.echo(
+            f"step {tried.step}: {chosen.tile} blocks, {chosen.warps} warps, {chosen.stages} stages  {shown}"
+        )
+    if not tuner.best():
+        typer.echo("this flow has no kernel with a schedule to choose")
+        return
+    for step, best in tuner.best().items():
+        typer.echo(f"step {step}: keeps {best.tile} blocks, {best.warps} warps, {best.stages} stages")
+    typer.echo(tuner.keep())
