@@ -139,7 +139,9 @@ class Comparison:
             self.flow.reset_slot(self.memory, slot)
         self.memory.valid.zero_()
         self.summarised: set[int] = set()
-        self.device_pools = self.pools if self.device.type == "cpu" else [moved(pool, self.device) for pool in self.pools]
+        self.device_pools = (
+            self.pools if self.device.type == "cpu" else [moved(pool, self.device) for pool in self.pools]
+        )
 
     def _allot_pages(self) -> None:
         """Pages in random order; requests longer than a page have their first page in common."""
@@ -195,7 +197,9 @@ class Comparison:
         for layer in range(self.setup.layers):
             self.compare_entries(layer, new)
             q = self.queries()
-            found = self.flow.select(self.memory, layer, q.to(self.device), self.device_pools[layer], device_batch)
+            found = self.flow.select(
+                self.memory, layer, q.to(self.device), self.device_pools[layer], device_batch
+            )
             self.compare(layer, q, batch, found)
 
     def _newly_finished(self, batch: Batch) -> torch.Tensor:
@@ -232,7 +236,9 @@ class Comparison:
                 assert torch.equal(ours.to(theirs.dtype), theirs), where
             else:
                 bound = storage_step(theirs, kind) + 2e-6 * size_of(theirs)
-                wrong = ~((ours - theirs).abs() <= bound) & ~(ours == theirs) & ~(ours.isnan() & theirs.isnan())
+                wrong = (
+                    ~((ours - theirs).abs() <= bound) & ~(ours == theirs) & ~(ours.isnan() & theirs.isnan())
+                )
                 assert not wrong.any(), (where, ours[wrong][:4], theirs[wrong][:4])
             for memory in (self.memory32, self.memory64):
                 memory.entries[layer][entry.name].data[blocks] = ours.to(theirs.dtype)
@@ -281,12 +287,16 @@ class Comparison:
             random = torch.Generator().manual_seed(number)
 
             def nudged(x: torch.Tensor, random=random) -> torch.Tensor:
-                return x * (1 + NUDGE * torch.randn(x.shape, generator=random)) if x.is_floating_point() else x
+                return (
+                    x * (1 + NUDGE * torch.randn(x.shape, generator=random)) if x.is_floating_point() else x
+                )
 
             memory = copy.deepcopy(before)
             for held in (*memory.entries[layer].values(), *memory.states[layer].values()):
                 held.data.copy_(nudged(held.data))
-            moved = KVPool({name: nudged(each.float()) for name, each in pool.tensors.items()}, self.page, pool.scales)
+            moved = KVPool(
+                {name: nudged(each.float()) for name, each in pool.tensors.items()}, self.page, pool.scales
+            )
             seen.add(tuple(members(self.fp64.select(memory, layer, nudged(q), moved, batch), row, head)))
         return len(seen) > 1
 
@@ -311,6 +321,7 @@ class Comparison:
 
 def moved(pool: KVPool, device: torch.device) -> KVPool:
     """The pool on a device, strides kept."""
+
     def move(x: torch.Tensor) -> torch.Tensor:
         made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
         return made.copy_(x)
@@ -322,7 +333,9 @@ def stored_weights(program: Program) -> dict[str, torch.Tensor]:
     """Parameters as a kernel reads them: rounded to the dtype that they are declared with."""
     kinds = {"bf16": torch.bfloat16, "fp16": torch.float16}
     return {
-        name: value.to(kinds[dtype]).to(value.dtype) if (dtype := program.weight(name).dtype) in kinds else value
+        name: value.to(kinds[dtype]).to(value.dtype)
+        if (dtype := program.weight(name).dtype) in kinds
+        else value
         for name, value in load_weights(program).items()
     }
 
