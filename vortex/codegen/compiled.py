@@ -286,22 +286,25 @@ class CompiledFlow:
         scores = space.buffers[made.step.buffer].view(-1, space.capacity)
         if self.program.policy.share_heads and made.step.shares:
             self._combine(scores, batch, space)
-        take = space.everything if made.take is None else space.take[made.take, layer]
-        dense = space.dense[layer] if self._lists_dense(made, space) else None
-        made.selector.run(
-            scores,
-            space.finished,
-            take,
-            made.out,
-            layer=layer,
-            bound=made.bound,
-            dense=dense,
-            lengths=batch.lengths,
-        )
+        if made.step.final and self.shortcut:
+            self._run_selector(space.attended, scores, layer, batch, space, space.dense[layer])
+        if made is not space.attended or not self.shortcut:
+            self._run_selector(made, scores, layer, batch, space, None)
 
-    def _lists_dense(self, made: SetMemory, space: Workspace) -> bool:
-        """Whether rows that are attended densely are to list all their blocks here."""
-        return self.shortcut and made.step.final and not made.step.inner and made.width > space.capacity
+    def _run_selector(
+        self,
+        made: SetMemory,
+        scores: Tensor,
+        layer: int,
+        batch: Batch,
+        space: Workspace,
+        dense: Tensor | None,
+    ) -> None:
+        take = space.everything if made.take is None else space.take[made.take, layer]
+        made.selector.run(
+            scores, space.finished, take, made.out, layer=layer, bound=made.bound, dense=dense,
+            lengths=batch.lengths,
+        )  # fmt: skip
 
     def _combine(self, scores: Tensor, batch: Batch, space: Workspace) -> None:
         how = str(self.program.policy.share_heads)
@@ -317,18 +320,13 @@ class CompiledFlow:
     def _selection(self, space: Workspace, layer: int) -> Selection:
         import torch
 
-        result = self.program.indexer.result
-        assert result is not None
-        made = space.sets[result]
-        policy = self.program.policy
         if not self.shortcut:
-            return Selection(
-                made.out.ids, made.out.counts, torch.zeros_like(space.dense[layer]).view(torch.bool)
-            )
-        # Rows that the budget covers list their blocks anyway; only other dense rows may not.
-        budget_alone = not self.dense_layers and policy.dense_below == 0 and not made.step.inner
-        lists = self._lists_dense(made, space) or (budget_alone and made.take is not None)
-        return Selection(made.out.ids, made.out.counts, space.dense[layer].view(torch.bool), lists)
+            result = self.program.indexer.result
+            assert result is not None
+            made = space.sets[result].out
+            return Selection(made.ids, made.counts, torch.zeros_like(space.dense[layer]).view(torch.bool))
+        made = space.attended.out
+        return Selection(made.ids, made.counts, space.dense[layer].view(torch.bool), space.lists_dense)
 
 
 @lru_cache

@@ -121,6 +121,9 @@ class Workspace:
     work      chunk size -> (list of chunks, how many)
     buffers   key of the plan's buffer -> fp32 or int32 [rows, (capacity,) elements]
     sets      node -> its selection
+    attended  the selection of the result, with all blocks of rows that are dense; that of `sets` unless kernels
+              run over its members, which must be what the flow asked for
+    lists_dense  whether `attended` has room for all blocks of every row that may be dense
     """
 
     requests: int
@@ -133,6 +136,8 @@ class Workspace:
     buffers: dict[str, Tensor]
     sets: dict[int, SetMemory]
     repair: Tensor
+    attended: SetMemory = field(init=False)
+    lists_dense: bool = True
     planned: Any = None
 
 
@@ -170,6 +175,14 @@ def workspace(
     for step in built.plan.steps:
         if isinstance(step, Select):
             made.sets[step.node] = _set_memory(built, step, made, heads, max_blocks, blocks_per_page, device)
+            if step.final:
+                made.attended = made.sets[step.node]
+                if step.inner:
+                    made.attended = _set_memory(built, step, made, heads, max_blocks, blocks_per_page, device)
+    # A budget that covers a row's blocks has slots for them; other reasons to be dense know no bound but the longest.
+    policy = built.program.policy
+    by_budget = not policy.dense_layers and policy.dense_below == 0
+    made.lists_dense = by_budget or made.attended.width > max_blocks
     return made
 
 

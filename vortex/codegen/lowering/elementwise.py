@@ -61,7 +61,12 @@ def tile_axes(tiles: list[Tile]) -> tuple[Axis, ...]:
 
 def combine(e: Emitter, node: Node, number: int, tiles: list[Tile], form: str, dtype: str) -> Tile:
     axes = tile_axes(tiles)
-    name = e.let(form.format(*(e.align(tile, axes) for tile in tiles)), node)
+    shown = [e.align(tile, axes) for tile in tiles]
+    if node.op in ("Pow", "FloorDiv", "Mod"):
+        # Their functions ask their operands for dtypes, which bare numbers do not have.
+        shown = [each if tile.name != each or tile.axes else f"tl.full((), {each}, {TRITON[dtype]})"
+                 for each, tile in zip(shown, tiles, strict=True)]  # fmt: skip
+    name = e.let(form.format(*shown), node)
     exact = None
     if node.op in KEEPS_EXACT:
         kinds = {tile.exact for tile in tiles if tile.axes or tile.name not in ("0", "0.0")}
