@@ -187,7 +187,7 @@ class Bench:
             lengths = [self.length] * self.shape.requests
             kernel = DenseFlashInfer(self.batch, lengths, self.shape.q_dtype, self.shape.kv_dtype, self.scale,
                                      tensor_cores)  # fmt: skip
-            return [lambda pool=pool: kernel.run(self.q, pool, self.out) for pool in self.pools]
+            return [lambda pool=pool: kernel.run(self.q, pool, self.batch, self.out) for pool in self.pools]
 
         label = f"dense: flashinfer, tensor cores {'on' if tensor_cores else 'off'}"
         bound = self.bound(-(-self.length // self.shape.block_size))

@@ -202,31 +202,39 @@ class PlannedFlashInfer:
 class DenseFlashInfer:
     """Dense paged decode through FlashInfer: the baseline that a sparse step is measured against.
 
-    lengths: tokens of each request, on the host; page_table int32 [requests, pages] on the device.
+    lengths: tokens of each request, on the host; the batch's page table is read at each `update`, which comes
+    before a step. Rows of length 0 are planned without pages.
     """
 
     def __init__(self, batch: Batch, lengths: Sequence[int], q_dtype: torch.dtype, kv_dtype: torch.dtype,
                  scale: float, tensor_cores: bool) -> None:  # fmt: skip
         from flashinfer import BatchDecodeWithPagedKVCacheWrapper
 
-        page, heads, device = batch.page_size, batch.heads, batch.lengths.device
-        pages = torch.tensor([-(-length // page) for length in lengths], dtype=torch.int32)
-        indptr = torch.zeros(len(lengths) + 1, dtype=torch.int32)
-        torch.cumsum(pages, 0, dtype=torch.int32, out=indptr[1:])
-        listed = [batch.page_table[row, : int(count)] for row, count in enumerate(pages)]
-        indices = torch.cat(listed).contiguous()
-        last = torch.tensor([(length - 1) % page + 1 for length in lengths], dtype=torch.int32)
+        self.batch, self.page_size = batch, batch.page_size
+        self.types = {"q_data_type": q_dtype, "kv_data_type": kv_dtype, "sm_scale": scale}
+        options = {"dtype": torch.int32, "device": batch.lengths.device}
         self.wrapper = BatchDecodeWithPagedKVCacheWrapper(
-            workspace(device), "NHD", use_cuda_graph=True, use_tensor_cores=tensor_cores,
-            paged_kv_indptr_buffer=indptr.to(device), paged_kv_indices_buffer=indices.clone(),
-            paged_kv_last_page_len_buffer=last.to(device), backend="fa2",
+            workspace(batch.lengths.device), "NHD", use_cuda_graph=True, use_tensor_cores=tensor_cores,
+            paged_kv_indptr_buffer=torch.zeros(batch.requests + 1, **options),
+            paged_kv_indices_buffer=torch.zeros(batch.page_table.numel(), **options),
+            paged_kv_last_page_len_buffer=torch.ones(batch.requests, **options), backend="fa2",
         )  # fmt: skip
-        self.wrapper.plan(indptr, indices, last, heads.query, heads.kv, heads.dim, page, q_data_type=q_dtype,
-                          kv_data_type=kv_dtype, sm_scale=scale)  # fmt: skip
-        self.page_size = page
+        self.update(lengths)
 
-    def run(self, q: Tensor, pool: KVPool, out: Tensor) -> Tensor:
-        """q, out [requests, query heads, dim]."""
+    def update(self, lengths: Sequence[int]) -> None:
+        """Plans a step. Never inside a captured graph."""
+        page, heads = self.page_size, self.batch.heads
+        pages = [-(-length // page) for length in lengths]
+        indptr = torch.zeros(len(pages) + 1, dtype=torch.int32)
+        torch.cumsum(torch.tensor(pages, dtype=torch.int32), 0, dtype=torch.int32, out=indptr[1:])
+        listed = [self.batch.page_table[row, :count] for row, count in enumerate(pages)]
+        last = torch.tensor([(length - 1) % page + 1 for length in lengths], dtype=torch.int32)
+        self.wrapper.plan(
+            indptr, torch.cat(listed), last, heads.query, heads.kv, heads.dim, page, **self.types
+        )
+
+    def run(self, q: Tensor, pool: KVPool, batch: Batch, out: Tensor) -> Tensor:
+        """q, out [requests, query heads, dim]; the batch's lengths are those of the last `update`."""
         pages = [
             pool.tensors[name].unflatten(0, (pool.tensors[name].shape[0] // self.page_size, self.page_size))
             for name in ("k", "v")

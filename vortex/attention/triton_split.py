@@ -57,30 +57,47 @@ def resident(schedule: Schedule, shape: StepShape) -> int:
     return max(1, min(220 * 1024 // shared, 12 // schedule.warps))
 
 
-def fill(schedule: Schedule, shape: StepShape, processors: int) -> Schedule:
-    """As many splits as fit in one wave, of 64 tokens or more; 32 at most, for the merge is unrolled."""
+def fill(schedule: Schedule, shape: StepShape, processors: int, most: int | None = None) -> Schedule:
+    """As many splits as fit in one wave, of 64 tokens or more; 32 at most, for the merge is unrolled.
+
+    most: programs that share a multiprocessor, where fewer than fit are faster.
+    """
     rows = max(1, shape.requests * shape.heads.kv)
     longest = shape.width if shape.lists_dense else max(shape.width, shape.max_blocks)
     pieces = -(-longest * shape.block_size // max(64, schedule.tile))
-    wave = processors * resident(schedule, shape) // rows
+    programs = min(resident(schedule, shape), most or 12)
+    wave = processors * programs // rows
     return replace(schedule, splits=max(1, min(wave, pieces, 32)))
 
 
+def _wide(shape: StepShape) -> bool:
+    """Whether a token's key takes more than the 256 bytes that the schedules were found with."""
+    return shape.heads.dim > 128 or shape.kv_dtype.itemsize > 2
+
+
 def default_schedule(shape: StepShape, processors: int) -> Schedule:
-    """One warp a program and one block a tile, several tiles in flight: no barrier costs anything there."""
-    wide = shape.heads.dim > 128 or shape.kv_dtype.itemsize > 2
+    """What was fastest on an H200 (benchmarks/attention.py): one warp a program and one block a tile, three stages,
+    eight programs a multiprocessor, no barrier, launches that overlap."""
     if shape.block_size >= 16:
-        one_block = Schedule(splits=1, tile=16, stages=4, warps=4 if wide else 1, ahead=True)
-        return fill(one_block, shape, processors)
-    return fill(Schedule(splits=1, tile=16 if wide else 64, stages=2, warps=4, ahead=True), shape, processors)
+        warps = 4 if _wide(shape) else 1
+        one_block = Schedule(splits=1, tile=16, stages=3, warps=warps, ahead=True, pdl=True)
+        return fill(one_block, shape, processors, most=8)
+    tile = 16 if _wide(shape) else 64
+    return fill(Schedule(splits=1, tile=tile, stages=2, warps=4, ahead=True, pdl=True), shape, processors)
 
 
 def schedules(shape: StepShape, processors: int) -> list[Schedule]:
     """What is worth measuring for a shape, the default first."""
-    tile = 16 if shape.heads.dim > 128 or shape.kv_dtype.itemsize > 2 else 64
-    others = [Schedule(splits=1, tile=tile, stages=stages, ahead=True) for stages in (2, 3)]
-    filled = [fill(schedule, shape, processors) for schedule in others]
-    return list(dict.fromkeys([default_schedule(shape, processors), *filled]))
+    tile = 16 if _wide(shape) else 64
+    swapped = Schedule(splits=1, tile=tile, stages=3, swap=tile == 64, ahead=True, pdl=True)
+    plain = Schedule(splits=1, tile=tile, stages=3, ahead=True, pdl=True)
+    others = [fill(swapped, shape, processors, most=2), fill(plain, shape, processors)]
+    return list(dict.fromkeys([default_schedule(shape, processors), *others]))
+
+
+def dense_schedules(shape: StepShape, processors: int) -> list[Schedule]:
+    """What is worth measuring where every row walks its page table."""
+    return schedules(replace(shape, width=1, lists_dense=False), processors)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,11 @@ from vortex.codegen.fuse import Kernel
 from vortex.codegen.memory import Argument
 from vortex.codegen.schedule import Schedule
 from vortex.codegen.storage import DeviceStorage, SetMemory, Workspace, allocate, torch_dtype, workspace
-from vortex.codegen.templates import load_source, render
+from vortex.codegen.templates import load_source, load_template, render
 from vortex.codegen.tune import kept
 from vortex.dsl.ir import Program
 from vortex.dsl.policy import Layers
+from vortex.vtensor import reuse
 from vortex.vtensor.batch import Batch, BatchError, Heads
 from vortex.vtensor.pool import KVPool
 from vortex.vtensor.selection import Selection
@@ -33,6 +35,9 @@ class CompiledFlow:
 
     shortcut  rows whose budget covers all their blocks are marked dense; off, what is selected decides
     weights   values of parameters [layers,] [kv heads,] axes…; by default as the program declares them
+
+    `dense_below` is the number of tokens below which rows are dense: as the flow says, 0 for "auto" until whoever
+    measures it sets it.
     """
 
     def __init__(
@@ -44,12 +49,7 @@ class CompiledFlow:
         weights: Mapping[str, Tensor] | None = None,
         schedules: Mapping[int, Schedule] | None = None,
     ) -> None:
-        if program.policy.reuse_steps != 1:
-            raise BatchError(
-                "reuse_steps other than 1 is not compiled yet: run the flow with --set reuse_steps=1"
-            )
-        if program.policy.reuse_layers != 1 and program.states:
-            raise BatchError("reuse_layers: a flow with state runs its indexer in every layer")
+        reuse.check_reuse(program)
         options = options or Options()
         if schedules is None and torch_device_name():
             schedules = kept(program, options, torch_device_name())
@@ -64,6 +64,8 @@ class CompiledFlow:
         self.modules: dict[str, ModuleType] = {}
         self.workspaces: dict[tuple[Any, ...], Workspace] = {}
         self.dense_layers = Layers.parse(program.policy.dense_layers).numbers(program.shape.layers)
+        below = program.policy.dense_below
+        self.dense_below = 0 if below == "auto" else int(below)
 
     # Memory
 
@@ -91,6 +93,8 @@ class CompiledFlow:
         for layer in storage.states:
             for state in self.program.states:
                 layer[state.name][slot] = float(state.default)
+        if storage.kept is not None:
+            storage.kept.held[slot] = 0
 
     def workspace(
         self, storage: DeviceStorage, requests: int, blocks_per_page: int, device: Any
@@ -99,7 +103,7 @@ class CompiledFlow:
         key = (requests, storage.max_blocks, storage.heads, blocks_per_page, str(device))
         if key not in self.workspaces:
             self.workspaces[key] = workspace(
-                self.built, requests, storage.max_blocks, storage.heads, blocks_per_page, device
+                self.built, requests, storage.max_blocks, storage.heads, blocks_per_page, device, overlap=self.pdl
             )
         return self.workspaces[key]
 
@@ -151,18 +155,43 @@ class CompiledFlow:
         return scales[key]
 
     def plan(self, storage: DeviceStorage, batch: Batch) -> None:
-        """Sizes, budgets and chunks of a step, from the lengths on the device. Once a step, for all layers."""
+        """Sizes, budgets and chunks of a step, from the lengths on the device. Once a step, for all layers.
+
+        Where selections serve several steps, a plan is followed by `select` of every layer.
+        """
         space = self.workspace(storage, batch.requests, batch.blocks_per_page, batch.lengths.device)
         policy = self.program.policy
-        below = 0 if policy.dense_below == "auto" else int(policy.dense_below)
         lists = [each for tile in self.built.tiles for each in space.work[tile]]
         self._kernel(self.built.kernel("plan"), "plan_step")[(batch.requests,)](
             batch.lengths, batch.requests, space.finished, space.take, space.dense, *lists,
-            BLOCK_SIZE=self.block_size, SINKS=policy.sink_blocks, RECENT=policy.recent_blocks, DENSE_BELOW=below,
+            BLOCK_SIZE=self.block_size, SINKS=policy.sink_blocks, RECENT=policy.recent_blocks, DENSE_BELOW=self.dense_below,
             REQUESTS=_power(batch.requests), CAPACITY=space.capacity, LAYERS=self.program.shape.layers, FILL=128,
             num_warps=1,
         )  # fmt: skip
         space.planned = batch
+        if storage.kept is not None:
+            self._plan_reuse(storage, batch, space)
+        # What a kernel reads before it waits must be older than the kernel before it: the plan is not.
+        space.fresh = True
+
+    def _plan_reuse(self, storage: DeviceStorage, batch: Batch, space: Workspace) -> None:
+        assert storage.kept is not None and space.active is not None
+        policy, layers = self.program.policy, self.program.shape.layers
+        leaders = -(-layers // policy.reuse_layers)
+        load_template("reuse.py.jinja").plan_reuse[(batch.requests, leaders)](
+            batch.lengths, batch.slots, batch.requests, space.dense, self.skipping(space), storage.kept.held,
+            space.active, space.active_finished, LAYERS=layers, REUSE_LAYERS=policy.reuse_layers,
+            REUSE_STEPS=policy.reuse_steps, BLOCK_SIZE=self.block_size, num_warps=1,
+        )  # fmt: skip
+
+    def skipping(self, space: Workspace) -> Tensor:
+        """int8 [layers]: whether a dense row of a layer attends all blocks whatever is selected."""
+        import torch
+
+        if space.skipping is None:
+            flags = [self.shortcut or layer in self.dense_layers for layer in range(space.dense.shape[0])]
+            space.skipping = torch.tensor(flags, dtype=torch.int8, device=space.dense.device)
+        return space.skipping
 
     # Summaries
 
@@ -226,21 +255,62 @@ class CompiledFlow:
 
     # Selection
 
-    def select(self, storage: DeviceStorage, layer: int, q: Tensor, pool: KVPool, batch: Batch) -> Selection:
+    def select(
+        self, storage: DeviceStorage, layer: int, q: Tensor, pool: KVPool, batch: Batch, *,
+        counts: Tensor | None = None,
+    ) -> Selection:  # fmt: skip
         """The attended blocks of every (request, KV head). The tables belong to the flow: the next call of this
-        batch shape writes them again."""
+        batch shape writes them again.
+
+        counts: int32 [requests, kv heads] to write the counts to instead, e.g. of a layer's own.
+        """
         self._check(batch.heads)
         space = self.workspace(storage, batch.requests, batch.blocks_per_page, batch.lengths.device)
         if space.planned is not batch:
             self.plan(storage, batch)
-        leader = layer - layer % self.program.policy.reuse_layers
-        if leader == layer and not (layer in self.dense_layers and self.shortcut and not self.program.states):
+        if counts is not None:
+            made = self._attended(space)
+            made.out = replace(made.out, counts=counts)
+        if self.selects(layer):
+            lengths = batch.lengths if space.active is None else space.active[layer]
+            finished = space.finished if space.active_finished is None else space.active_finished[layer]
             for number, step in enumerate(self.built.plan.steps):
                 if isinstance(step, Kernel):
-                    self._launch(step, number, storage, layer, q, pool, batch, space)
+                    self._launch(step, number, storage, layer, q, pool, batch, space, lengths)
                 else:
-                    self._select(space.sets[step.node], layer, batch, space)
-        return self._selection(space, layer)
+                    self._select(space.sets[step.node], layer, batch, space, finished)
+            if storage.kept is not None:
+                self._keep(storage, layer, batch, space)
+        return self.selection(space, layer)
+
+    def selects(self, layer: int) -> bool:
+        """Whether the indexer runs in this layer: its own rows, or those of a layer that follows it, need it."""
+        policy, layers = self.program.policy, self.program.shape.layers
+        if reuse.leader(policy, layer) != layer:
+            return False
+        group = reuse.followers(policy, layer, layers)
+        return bool(self.program.states) or not all(each in self.dense_layers for each in group)
+
+    @property
+    def _result(self) -> int:
+        result = self.program.indexer.result
+        assert result is not None
+        return result
+
+    def _keep(self, storage: DeviceStorage, layer: int, batch: Batch, space: Workspace) -> None:
+        kept, made = storage.kept, self._attended(space)
+        assert kept is not None and space.active is not None
+        policy, heads = self.program.policy, storage.heads.kv
+        load_template("reuse.py.jinja").keep_rows[(heads, batch.requests)](
+            batch.lengths, batch.slots, space.active[layer], kept.held, kept.ids, kept.counts,
+            made.out.ids, made.out.counts, layer,
+            HEADS=heads, LAYERS=self.program.shape.layers, WIDTH=made.width, FRAME=_power(made.width),
+            BLOCK_SIZE=self.block_size, SINKS=policy.sink_blocks, RECENT=policy.recent_blocks, num_warps=4,
+        )  # fmt: skip
+
+    def _dense(self, space: Workspace, layer: int) -> Tensor:
+        """int8 [requests]: rows of this layer that attend all blocks, whatever is selected."""
+        return space.dense[layer] if self.shortcut or layer in self.dense_layers else space.sparse
 
     def run_step(
         self, number: int, storage: DeviceStorage, layer: int, q: Tensor, pool: KVPool, batch: Batch
@@ -255,7 +325,7 @@ class CompiledFlow:
 
     def _launch(
         self, step: Kernel, number: int, storage: DeviceStorage, layer: int, q: Tensor, pool: KVPool, batch: Batch,
-        space: Workspace,
+        space: Workspace, lengths: Tensor | None = None,
     ) -> None:  # fmt: skip
         source = self.built.of_step(number)
         tile = source.schedule.tile
@@ -274,37 +344,42 @@ class CompiledFlow:
             chunks = -(-space.sets[step.passes[0].domain].width // tile)
             grid = (heads, batch.requests * chunks)
         values = [self._value(each, storage, layer, q, pool, space) for each in source.arguments]
+        launch = {} if space.fresh else self.launch
+        space.fresh = False
         self._kernel(source)[grid](
-            batch.lengths, batch.page_table, batch.page_table.stride(0), batch.slots, *work, *values,
+            batch.lengths if lengths is None else lengths, batch.page_table, batch.page_table.stride(0), batch.slots, *work, *values,
             HEADS=heads, BLOCK_SIZE=self.block_size, BLOCKS_PER_PAGE=batch.blocks_per_page,
             CAPACITY=space.capacity, STATE_BLOCKS=storage.max_blocks, CHUNKS=chunks, TILE=tile,
-            LISTED=listed, PDL=self.pdl, **self.launch,
+            LISTED=listed, PDL=self.pdl, **launch,
             num_warps=source.schedule.warps, num_stages=source.schedule.stages,
         )  # fmt: skip
 
-    def _select(self, made: SetMemory, layer: int, batch: Batch, space: Workspace) -> None:
+    def _select(
+        self, made: SetMemory, layer: int, batch: Batch, space: Workspace, finished: Tensor | None = None
+    ) -> None:
         scores = space.buffers[made.step.buffer].view(-1, space.capacity)
         if self.program.policy.share_heads and made.step.shares:
             self._combine(scores, batch, space)
+        finished = space.finished if finished is None else finished
         if made.step.final and self.shortcut:
-            self._run_selector(space.attended, scores, layer, batch, space, space.dense[layer])
+            dense = space.dense[layer] if self._alone else None
+            self._run_selector(space.attended, scores, finished, layer, batch, space, dense)
         if made is not space.attended or not self.shortcut:
-            self._run_selector(made, scores, layer, batch, space, None)
+            self._run_selector(made, scores, finished, layer, batch, space, None)
 
     def _run_selector(
-        self,
-        made: SetMemory,
-        scores: Tensor,
-        layer: int,
-        batch: Batch,
-        space: Workspace,
+        self, made: SetMemory, scores: Tensor, finished: Tensor, layer: int, batch: Batch, space: Workspace,
         dense: Tensor | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         take = space.everything if made.take is None else space.take[made.take, layer]
         made.selector.run(
-            scores, space.finished, take, made.out, layer=layer, bound=made.bound, dense=dense,
-            lengths=batch.lengths,
-        )  # fmt: skip
+            scores, finished, take, made.out, layer=layer, bound=made.bound, dense=dense, lengths=batch.lengths
+        )
+
+    @property
+    def _alone(self) -> bool:
+        """Whether every selection serves one layer in one step."""
+        return self.program.policy.reuse_steps == self.program.policy.reuse_layers == 1
 
     def _combine(self, scores: Tensor, batch: Batch, space: Workspace) -> None:
         how = str(self.program.policy.share_heads)
@@ -317,16 +392,19 @@ class CompiledFlow:
             CAPACITY=space.capacity, TILE=256, num_warps=4,
         )  # fmt: skip
 
-    def _selection(self, space: Workspace, layer: int) -> Selection:
+    def selection(self, space: Workspace, layer: int) -> Selection:
+        """The tables that `select` of this layer fills, as views that stay where they are."""
         import torch
 
-        if not self.shortcut:
-            result = self.program.indexer.result
-            assert result is not None
-            made = space.sets[result].out
-            return Selection(made.ids, made.counts, torch.zeros_like(space.dense[layer]).view(torch.bool))
-        made = space.attended.out
-        return Selection(made.ids, made.counts, space.dense[layer].view(torch.bool), space.lists_dense)
+        made = self._attended(space).out
+        # A budget that covers a row's blocks has slots for them; other dense rows know no bound but the longest.
+        by_budget = not self.dense_layers and not self.dense_below
+        lists = self._alone and (by_budget or space.holds_all) if self.shortcut else layer not in self.dense_layers
+        return Selection(made.ids, made.counts, self._dense(space, layer).view(torch.bool), lists)
+
+    def _attended(self, space: Workspace) -> SetMemory:
+        """What attention reads: with all blocks of dense rows, or as the flow asked with the shortcut off."""
+        return space.attended if self.shortcut else space.sets[self._result]
 
 
 @lru_cache

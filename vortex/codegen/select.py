@@ -159,18 +159,21 @@ def _levels(capacity: int, most: int, chunk: int) -> list[_Level] | None:
 class Selector:
     """A compiled selection for `requests` rows of requests on one device.
 
-    A row of up to 32,768 blocks takes one thread block. A longer one is first shortened to the k best of each
+    A row of up to 32,768 blocks takes one thread block. With `overlap` it starts while the kernel
+    before it ends (sm_90). A longer one is first shortened to the k best of each
     of its chunks, as often as needed; where k is too large for that, it is selected digit by digit
     (select_wide.py), exactly also for a stochastic configuration. top_p is not offered there: SelectError.
     """
 
     def __init__(
-        self, config: SelectConfig, requests: int, device: Any, launch: Launch | None = None
-    ) -> None:
+        self, config: SelectConfig, requests: int, device: Any, launch: Launch | None = None,
+        *, overlap: bool = False,
+    ) -> None:  # fmt: skip
         import torch
 
         self.config = config
         self.requests = requests
+        self.overlap: dict[str, Any] = {"PDL": overlap} | ({"launch_pdl": True} if overlap else {})
         self.rows = requests * config.kv_heads
         self.kernels = load_template("select.py.jinja")
         self.row = {
@@ -286,6 +289,7 @@ class Selector:
             LANES=self.lanes, STOCHASTIC=config.recall is not None,
             RECALL=math.ceil((config.recall or 1) * EXACT),
             num_warps=launch.warps, **_registers(launch.registers), **translate, **row, **tile,
+            **self.overlap,
         )  # fmt: skip
 
     def _check(

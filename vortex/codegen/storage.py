@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,18 @@ def torch_dtype(storage: str) -> torch.dtype:
 
 
 @dataclass
+class KeptSets:
+    """Selections for later steps, by request slot and leader layer.
+
+    held  int8 [slots, layers]; ids: int32 [slots, layers, kv heads, width]; counts: int32 [slots, layers, kv heads]
+    """
+
+    held: Tensor
+    ids: Tensor
+    counts: Tensor
+
+
+@dataclass
 class DeviceStorage:
     """Entries and states of all layers.
 
@@ -45,10 +58,12 @@ class DeviceStorage:
     scales: list[dict[str, Tensor]] = field(default_factory=list)
     states: list[dict[str, Tensor]] = field(default_factory=list)
     layer_table: Tensor | None = None
+    kept: KeptSets | None = None
 
     def tensors(self) -> list[Tensor]:
         layers = (*self.entries, *self.scales, *self.states)
-        return [self.valid, *(tensor for layer in layers for tensor in layer.values())]
+        kept = [] if self.kept is None else [self.kept.held, self.kept.ids, self.kept.counts]
+        return [self.valid, *kept, *(tensor for layer in layers for tensor in layer.values())]
 
     def bytes(self) -> int:
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors())
@@ -79,6 +94,15 @@ def allocate(
         storage.entries.append(entries)
         storage.scales.append(scales)
         storage.states.append(states)
+    if built.program.policy.reuse_steps > 1:
+        assert built.program.indexer.result is not None
+        width = set_width(built, built.program.indexer.result, max_blocks)
+        places = (slots, built.program.shape.layers)
+        storage.kept = KeptSets(
+            torch.zeros(places, dtype=torch.int8, device=device),
+            torch.full((*places, heads.kv, width), -1, dtype=torch.int32, device=device),
+            torch.zeros((*places, heads.kv), dtype=torch.int32, device=device),
+        )
     return storage
 
 
@@ -98,6 +122,9 @@ def set_width(built: Built, node: int, max_blocks: int) -> int:
         for layer in range(layers)
     )
     reserved = policy.sink_blocks + policy.recent_blocks + 1
+    if policy.reuse_steps > 1 and node == built.program.indexer.result:
+        # A kept set is joined with the blocks that are recent and current by now.
+        most = max(most, reserved) + policy.recent_blocks + 1
     return min(max(most, reserved), max_blocks + 1)
 
 
@@ -123,7 +150,11 @@ class Workspace:
     sets      node -> its selection
     attended  the selection of the result, with all blocks of rows that are dense; that of `sets` unless kernels
               run over its members, which must be what the flow asked for
-    lists_dense  whether `attended` has room for all blocks of every row that may be dense
+    holds_all whether `attended` has room for all blocks of the longest row
+    sparse    int8 [requests]: zeros, the dense rows of a layer without any
+    active    int32 [layers, requests]: lengths of the rows that select in this step, where not all do;
+              active_finished: their finished blocks, -1 for the others
+    planned   the batch that was planned last; fresh: no kernel was launched since
     """
 
     requests: int
@@ -136,14 +167,21 @@ class Workspace:
     buffers: dict[str, Tensor]
     sets: dict[int, SetMemory]
     repair: Tensor
+    sparse: Tensor
+    active: Tensor | None = None
+    active_finished: Tensor | None = None
+    skipping: Tensor | None = None
     attended: SetMemory = field(init=False)
-    lists_dense: bool = True
+    holds_all: bool = True
     planned: Any = None
+    fresh: bool = False
 
 
 def workspace(
-    built: Built, requests: int, max_blocks: int, heads: Heads, blocks_per_page: int, device: Any
-) -> Workspace:
+    built: Built, requests: int, max_blocks: int, heads: Heads, blocks_per_page: int, device: Any,
+    *, overlap: bool = False,
+) -> Workspace:  # fmt: skip
+    """Scratch memory; overlap: kernels start while the ones before them end."""
     import torch
 
     layers = built.program.shape.layers
@@ -171,18 +209,17 @@ def workspace(
         buffers,
         {},
         torch.zeros(requests, **options),
+        torch.zeros(requests, dtype=torch.int8, device=device),
     )
+    if built.program.policy.reuse_steps > 1:
+        made.active, made.active_finished = torch.zeros(2, layers, requests, **options)
     for step in built.plan.steps:
         if isinstance(step, Select):
-            made.sets[step.node] = _set_memory(built, step, made, heads, max_blocks, blocks_per_page, device)
+            memory = functools.partial(_set_memory, built, step, made, heads, max_blocks, blocks_per_page, device, overlap)
+            made.sets[step.node] = memory()
             if step.final:
-                made.attended = made.sets[step.node]
-                if step.inner:
-                    made.attended = _set_memory(built, step, made, heads, max_blocks, blocks_per_page, device)
-    # A budget that covers a row's blocks has slots for them; other reasons to be dense know no bound but the longest.
-    policy = built.program.policy
-    by_budget = not policy.dense_layers and policy.dense_below == 0
-    made.lists_dense = by_budget or made.attended.width > max_blocks
+                made.attended = memory() if step.inner else made.sets[step.node]
+    made.holds_all = made.attended.width > max_blocks
     return made
 
 
@@ -194,6 +231,7 @@ def _set_memory(
     max_blocks: int,
     blocks_per_page: int,
     device: Any,
+    overlap: bool,
 ) -> SetMemory:
     import torch
 
@@ -223,4 +261,5 @@ def _set_memory(
     )
     own = budget_of(built.program, step.node)
     take = None if own is None else built.selections.index(step.node) + 1
-    return SetMemory(step, Selector(config, made.requests, device), out, width, float(bound), take)  # type: ignore[arg-type]
+    selector = Selector(config, made.requests, device, overlap=overlap)
+    return SetMemory(step, selector, out, width, float(bound), take)  # type: ignore[arg-type]
