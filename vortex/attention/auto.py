@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -162,13 +161,19 @@ def device_name(device: torch.device) -> str:
 
 def key(shape: StepShape, features: Features, candidates: dict[str, Provider]) -> str:
     """Names a measurement: the shape, the device, what was compared, and the versions that made it."""
-    parts: list[Any] = [repr(shape), repr(features), device_name(shape.device), sorted(candidates)]
+    parts = [repr(shape), repr(features), device_name(shape.device), sorted(candidates), *versions().values()]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+
+
+def versions() -> dict[str, str | None]:
+    """Of what a measurement depends on; None: not installed."""
+    found: dict[str, str | None] = {}
     for package in ("vortex-attention", "torch", "triton", "flashinfer-python"):
         try:
-            parts.append(version(package))
+            found[package] = version(package)
         except PackageNotFoundError:
-            parts.append(None)
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+            found[package] = None
+    return found
 
 
 def read(path: Path, able: Sequence[str]) -> Choice | None:

@@ -96,6 +96,7 @@ class DecodeStep:
                     runner.bind_layers(storage, self.pools)
         self.plans: dict[StepShape, Planned] = {}
         self._first_shape(q_dtype)
+        self.dense_label = ""
         self.dense_kernel = self._dense_kernel(q_dtype) if any(self.whole) else None
         self.tally = self._tally()
 
@@ -126,8 +127,7 @@ class DecodeStep:
         from vortex.attention.crossover import crossover
 
         assert isinstance(self.storage, DeviceStorage)
-        pool = self.pools[0]
-        found = crossover(self.runner, self.shape(q_dtype, 1), pool.dtype, self.max_tokens, self.options.provider)
+        found = crossover(self.runner, self.shape(q_dtype, 1), self.max_tokens, self.options.provider)
         self.options.say(f"dense_below = {found.dense_below}: {found.reason}")
         return found.dense_below, found.reason
 
@@ -210,10 +210,8 @@ class DecodeStep:
     @property
     def needs_update(self) -> bool:
         """Whether a kernel was chosen that is planned with lengths on the host."""
-        walked = not any(self.whole) or not getattr(self, "dense_label", "").startswith("flashinfer")
-        return not walked or any(
-            "FlashInfer" in plan.reason or plan.reason.startswith("flashinfer") for plan in self.plans.values()
-        )
+        chosen = [self.dense_label, *(plan.reason for plan in self.plans.values())]
+        return any(each.lower().startswith("flashinfer") for each in chosen)
 
     def update(self, lengths: Sequence[int]) -> None:
         """Lengths of the coming step, known on the host; 0 for a padded slot. Never inside a captured graph."""

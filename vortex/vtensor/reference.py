@@ -80,6 +80,7 @@ class ReferenceRunner:
     dtype     "fp32", or "fp64" to measure errors against: entries and states are rounded as in fp32
     weights   values of parameters; by default as the program declares them
 
+    `dense_below`: tokens below which rows are dense, as the flow says; 0 for "auto" until it is set.
     Raises BatchError for a flow with state that reuses selections.
     """
 
@@ -102,6 +103,8 @@ class ReferenceRunner:
         self.view = view
         self.weights = dict(weights) if weights is not None else load_weights(program)
         self.dense_layers = Layers.parse(program.policy.dense_layers).numbers(program.shape.layers)
+        below = program.policy.dense_below
+        self.dense_below = 0 if below == "auto" else int(below)
         per_kv = [weight.name for weight in program.weights if weight.per_kv]
         # Summaries must not depend on which blocks are written together, and the rounding of a matrix product
         # depends on its number of rows: so products are computed a block at a time.
@@ -208,8 +211,7 @@ class ReferenceRunner:
 
     def is_dense(self, tokens: int, layer: int) -> bool:
         """Whether every block of a row of this length is attended, whatever is selected."""
-        below = self.program.policy.dense_below
-        if layer in self.dense_layers or (below != "auto" and tokens < int(below)):
+        if layer in self.dense_layers or tokens < self.dense_below:
             return True
         return self._budget_of(None, tokens, layer) >= Counts.of(tokens, self.program).blocks
 

@@ -1,0 +1,114 @@
+"""The decode step on a CPU: the reference, and kernels in Triton's interpreter, give the same rows and counters."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from step_cases import Decoding, program
+
+from vortex.attention.counters import Tally
+from vortex.attention.step import StepOptions, attended, fixed_counts
+from vortex.vtensor.batch import Batch, BatchError, Heads
+
+SMALL = {"block_size": 4, "budget": 4}
+
+
+def totals(step):
+    return [(each.sparse, each.dense) for each in step.counters()]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_step_attends_what_the_reference_selects_and_counts_it(compiled):
+    decoding = Decoding(program(layers=1, **SMALL), 3, 48, compiled=compiled)
+    decoding.write([41, 0, 7])
+    decoding.decode()
+    decoding.check()
+    (reads,) = decoding.step.counters()
+    found, _, _ = decoding.expected(0)
+    assert (reads.sparse, reads.dense) == (1, 1)
+    assert reads.kv_bytes == decoding.tokens(found) * 2 * 16 * 4
+    decoding.step.reset_counters()
+    assert totals(decoding.step) == [(0, 0)]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_short_rows_and_dense_layers_are_dense_in_the_same_step(compiled):
+    flow = program(layers=2, dense_layers="1", dense_below=20, **SMALL)
+    decoding = Decoding(flow, 3, 40, compiled=compiled)
+    decoding.write([33, 19, 20])
+    decoding.decode()
+    decoding.check()
+    assert totals(decoding.step) == [(2, 1), (0, 3)]
+
+
+def test_a_budget_that_covers_the_longest_context_leaves_the_dense_kernel_alone():
+    decoding = Decoding(program(**SMALL), 2, 60, options=StepOptions(max_tokens=16))
+    assert decoding.step.whole == [True, True] and decoding.step.selects == [False, False]
+    decoding.write([16, 5])
+    decoding.decode()
+    decoding.check(dense=True)
+    assert totals(decoding.step) == [(0, 2), (0, 2)]
+
+
+def test_a_full_budget_equals_dense_through_the_sparse_path_when_the_shortcut_is_off():
+    decoding = Decoding(program(layers=1, block_size=4, budget="blocks"), 2, 28, shortcut=False)
+    decoding.write([25, 12])
+    decoding.decode()
+    decoding.check(dense=True)
+    assert totals(decoding.step) == [(2, 0)]
+
+
+def test_the_dense_twin_selects_nothing():
+    decoding = Decoding(program(**SMALL), 2, 60, options=StepOptions(dense=True))
+    decoding.write([60, 31])
+    decoding.decode()
+    decoding.check(dense=True)
+    assert totals(decoding.step) == [(0, 2), (0, 2)]
+
+
+def test_layers_that_follow_count_what_their_leader_selected():
+    decoding = Decoding(program(layers=2, reuse_layers=2, **SMALL), 1, 40)
+    decoding.write([37])
+    decoding.decode()
+    decoding.check()
+    first, second = decoding.step.counters()
+    assert first == second and first.sparse == 1
+
+
+@pytest.mark.parametrize("heads", [Heads(6, 3, 8), Heads(4, 1, 8)])
+def test_the_kernel_adds_up_what_torch_adds_up(heads):
+    lengths = torch.tensor([17, 0, 4, 1, 9], dtype=torch.int32)
+    batch = Batch(lengths, torch.zeros(5, 5, dtype=torch.int32), torch.arange(5, dtype=torch.int32), 4, 4, heads)
+    dense = torch.tensor([[0, 1, 1, 0, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]], dtype=torch.int8)
+    skipping = torch.tensor([1, 0, 1], dtype=torch.int8)
+    made = [
+        Tally(5, heads, 4, [False, False, True], [0, 0, 2], dense, skipping, torch.float16, kernel=kernel)
+        for kernel in (False, True)
+    ]
+    for tally in made:
+        tally.counts.copy_(torch.arange(15).view(3, 5, 1) % 4)
+        tally.add(batch)
+        tally.add(batch)
+    assert made[0].read() == made[1].read()
+    assert [(each.sparse, each.dense) for each in made[1].read()] == [(6, 2), (8, 0), (0, 8)]
+
+
+def test_counts_are_fixed_for_a_constant_budget_alone():
+    assert fixed_counts(program(**SMALL))
+    assert not fixed_counts(program(block_size=4, budget="50% * blocks"))
+    assert not fixed_counts(program(block_size=4, budget="8 + layer"))
+    assert not fixed_counts(program(reuse_steps=2, **SMALL))
+    assert not fixed_counts(program("top_theta", block_size=4))
+    assert [attended(program(**SMALL), length) for length in (0, 1, 8, 17, 100)] == [0, 1, 2, 4, 4]
+
+
+def test_what_does_not_fit_is_refused():
+    flow = program(layers=1, **SMALL)
+    decoding = Decoding(flow, 2, 16, compiled=False)
+    with pytest.raises(BatchError, match="the step is for 2 requests"):
+        decoding.step.plan(replace(decoding.batch, lengths=decoding.batch.lengths[:1],
+                                   page_table=decoding.batch.page_table[:1], slots=decoding.batch.slots[:1]))  # fmt: skip
+    with pytest.raises(ValueError, match="dense_kernel: one of reference, first or auto"):
+        Decoding(flow, 2, 16, compiled=False, options=StepOptions(dense=True, dense_kernel="fast"))
+    with pytest.raises(ValueError, match="keeps state, so its indexer runs in every step"):
+        Decoding(program("h2o", layers=1, block_size=4), 2, 16, compiled=False, options=StepOptions(dense=True))
