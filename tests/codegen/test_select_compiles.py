@@ -24,7 +24,7 @@ types = dict(scores="*" + dtype, row_stride="i32", length_of_row="i32", finished
              layer="i32", first_head="i32", bound="fp32", ids="*i32", counts="*i32", pool_blocks="*i32",
              page_table="*i32", page_stride="i32", kept_scores="*fp32", kept_blocks="*i32")
 values = dict(LANES=lanes, ALIGN=vector, WIDTH=126, FRAME=128, CHUNKS=1, KEEP=256,
-              GROUPS=_groups(lanes, 256, launch.warps), SINKS=1, RECENT=1, KIND=0, DENSE_AT_TAKE=True,
+              GROUPS=_groups(lanes, 256, launch.warps, vector), SINKS=1, RECENT=1, KIND=0, DENSE_AT_TAKE=True,
               STOCHASTIC=False, RECALL=16384, PROBES=launch.probes, HEADS=8, BLOCKS_PER_PAGE=1, BLOCK_SIZE=16)
 names = kernel.arg_names
 constants = {(at,): values.get(name) for at, name in enumerate(names) if name not in types}

@@ -141,9 +141,9 @@ def _shortened(most: int) -> int:
     return max(_power(2 * most), 64)
 
 
-def _groups(lanes: int, keep: int, warps: int) -> int:
-    """Groups of lanes whose maxima are searched: enough to tell about k, and 4 or more a thread, as lanes lie there."""
-    return min(max(2 * keep, 128 * warps), lanes)
+def _groups(lanes: int, keep: int, warps: int, vector: int) -> int:
+    """Groups of lanes whose maxima are searched: enough to tell about k, and a vector a thread, as lanes lie there."""
+    return min(max(2 * keep, 32 * max(vector, 4) * warps), lanes)
 
 
 @dataclass(frozen=True)
@@ -295,14 +295,14 @@ class Selector:
                 source, source.stride(0), length, blocks, *budget, bound,
                 kept_scores, kept_blocks, weights,
                 LANES=launch.chunk, KEEP=level.keep, FILL=min(level.keep, 2048),
-                GROUPS=_groups(launch.chunk, level.keep, launch.chunk_warps),
+                GROUPS=_groups(launch.chunk, level.keep, launch.chunk_warps, tile["ALIGN"]),
                 num_warps=launch.chunk_warps, **_registers(launch.chunk_registers), **row, **tile,
             )  # fmt: skip
             source, blocks, length, weights = kept_scores, kept_blocks, level.chunks * level.keep, None
             tile["ALIGN"] = _alignment(source)
         self.kernels.select_rows[(self.rows,)](
             source, source.stride(0), length, blocks, *self.kept[-1], self.weights, *budget, lengths, *stream, bound,
-            *outputs, LANES=self.lanes, GROUPS=_groups(self.lanes, self.keep, launch.warps), KEEP=self.keep,
+            *outputs, LANES=self.lanes, GROUPS=_groups(self.lanes, self.keep, launch.warps, tile["ALIGN"]), KEEP=self.keep,
             FRAME=frame, STOCHASTIC=config.recall is not None,
             RECALL=math.ceil((config.recall or 1) * EXACT),
             num_warps=launch.warps, **_registers(launch.registers), **self.blocks, **row, **tile,
