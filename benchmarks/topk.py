@@ -4,7 +4,7 @@ Method: one CUDA graph holds the same call for several inputs, each with scores 
 small is measured alone; the graph is replayed between events; the median is divided by the number of inputs.
 Every selection is checked against torch.topk in the same run, before it is timed.
 
-    python benchmarks/topk.py --out DIR [--quick] [--no-flashinfer] [--commit HASH]
+    python benchmarks/topk.py --out DIR [--quick] [--flashinfer-auto | --no-flashinfer] [--commit HASH]
     python benchmarks/topk.py --plot DIR/topk.json
 
 Writes DIR/topk.json after each stage (a run that is cut off keeps what it has), topk.md and topk.png.
@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
 import sys
 import time
 from functools import partial
@@ -43,8 +44,12 @@ def graph_time(calls: list[Any]) -> float:
     with torch.cuda.graph(graph):
         for call in calls:
             call()
-    for _ in range(3):
-        graph.replay()
+    # The clock of an idle GPU takes a while to rise.
+    began = time.time()
+    while time.time() - began < 0.03:
+        for _ in range(10):
+            graph.replay()
+        torch.cuda.synchronize()
     marks = [
         (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(REPLAYS)
     ]
@@ -111,6 +116,7 @@ class Problem:
             ids = out.ids.view(self.rows, -1)[:, : self.k].long()
             assert bool((out.counts == self.k + 1).all()), "counts"
             assert bool((ids[:, 1:] > ids[:, :-1]).all()) and bool((ids >= 0).all()), "ids ascend and differ"
+            assert out.pool_blocks is not None
             table = self.page_table.repeat_interleave(HEADS, 0).long()
             assert bool((table.gather(1, ids) == out.pool_blocks.view(self.rows, -1)[:, : self.k]).all()), (
                 "pages"
@@ -146,27 +152,62 @@ def scores_of(kind: str, rows: int, n: int, generator: Any) -> Any:
     return normal
 
 
-def launches(n: int, quick: bool) -> dict[str, Any]:
+def launches(n: int) -> dict[str, Any]:
     """The launch variants to time at a row length; `default` is what a Selector takes by itself."""
     from vortex.codegen.select import Launch
 
+    def wide(warps: int, probes: int = 8, registers: int | None = None, shorten: int = 4) -> Launch:
+        return Launch(warps, probes, registers, shorten)
+
+    never = 1 << 20
     found: dict[str, Any] = {"default": None}
-    if quick:
-        return found
+    if n <= 512:
+        return found | {"w1 p16": wide(1, 16), "w1 p4": wide(1, 4), "w2 p8": wide(2)}
     if n <= 2048:
-        warps = (1, 2, 4) if n <= 512 else (1, 2, 4, 8)
-        found |= {f"w{w} p{p}": Launch(w, probes=p) for w in warps for p in (1, 2)}
-    elif n <= 8192:
-        for w, registers in ((8, None), (8, 128), (16, None), (16, 64), (32, None)):
-            for p in (1, 2):
-                found[f"w{w} p{p} r{registers or '-'}"] = Launch(w, p, registers)
-    elif n <= 32768:
-        found |= {f"w32 p{p}": Launch(32, p) for p in (1, 2)}
-        found |= {"w16 p1": Launch(16, 1)}
-    else:
-        for chunk, w, registers in ((8192, 16, 64), (8192, 8, 128), (16384, 16, None), (32768, 32, None)):
-            found[f"chunk {chunk} w{w}"] = Launch(16 if chunk > 8192 else 32, 1, None, chunk, w, registers)
-    return found
+        return found | {
+            "w4 p16": wide(4, 16), "w2 p8": wide(2), "w8 p8": wide(8), "w4 p4": wide(4, 4),
+            "w4 p8 whole": wide(4, 8, None, never), "w8 p8 whole": wide(8, 8, None, never),
+        }  # fmt: skip
+    if n <= 8192:
+        return found | {
+            "w16 p8": wide(16), "w16 p16": wide(16, 16), "w8 p16": wide(8, 16), "w8 p4": wide(8, 4),
+            "w16 p8 r64": wide(16, 8, 64), "w8 p8 r128": wide(8, 8, 128),
+        }  # fmt: skip
+    if n <= 32768:
+        return found | {
+            "w16 p8": wide(16),
+            "w32 p16": wide(32, 16),
+            "by 8192 w16": Launch(8, largest=16384, chunk=8192, chunk_warps=16),
+            "by 8192 w8": Launch(8, largest=16384, chunk=8192, chunk_warps=8),
+            "by 16384 w16": Launch(8, largest=16384, chunk=16384, chunk_warps=16),
+        }
+    return found | {
+        "by 16384 w32": Launch(32, chunk=16384, chunk_warps=32),
+        "by 16384 w16 twice": Launch(16, largest=16384, chunk=16384, chunk_warps=16),
+        "by 32768 w32": Launch(32, chunk=32768, chunk_warps=32),
+        "by 32768 w32, 16384": Launch(16, largest=16384, chunk=32768, chunk_warps=32),
+    }
+
+
+def compile_one(task: tuple[int, int, str, float | None]) -> str:
+    """Fills Triton's cache from a process of its own."""
+    n, k, name, recall = task
+    try:
+        Problem(HEADS, n, k).selector(launches(n)[name], recall)[0]()
+    except Exception as error:
+        return f"{n} -> {k} {name}: {type(error).__name__}: {error}"[:300]
+    return ""
+
+
+def compile_all(quick: bool) -> None:
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    tasks: list[tuple[int, int, str, float | None]]
+    tasks = [(n, k, name, None) for n, k in POINTS for name in launches(n) if not quick or name == "default"]
+    tasks += [(n, k, "default", 0.97) for n, k in POINTS]
+    with ProcessPoolExecutor(10, get_context("spawn")) as pool:
+        print(*filter(None, pool.map(compile_one, tasks)), sep="\n", flush=True)
 
 
 def time_ours(results: dict[str, Any], quick: bool, save: Any) -> None:
@@ -174,7 +215,9 @@ def time_ours(results: dict[str, Any], quick: bool, save: Any) -> None:
         for rows in ROWS:
             problem = Problem(rows, n, k)
             point = results["points"].setdefault(f"{rows} x {n} -> {k}", {})
-            for name, launch in launches(n, quick).items():
+            for name, launch in launches(n).items():
+                if quick and name != "default":
+                    continue
                 try:
                     calls = problem.selector(launch)
                     for call in calls:
@@ -240,7 +283,7 @@ def flashinfer_calls(problem: Problem) -> dict[str, list[Any]]:
     }
 
 
-def time_flashinfer(results: dict[str, Any], save: Any) -> None:
+def time_flashinfer(results: dict[str, Any], quick: bool, save: Any) -> None:
     import flashinfer
 
     results["versions"]["flashinfer"] = flashinfer.__version__
@@ -248,7 +291,7 @@ def time_flashinfer(results: dict[str, Any], save: Any) -> None:
         for rows in ROWS:
             problem = Problem(rows, n, k)
             point = results["points"].setdefault(f"{rows} x {n} -> {k}", {})
-            for algorithm in (None, "multi_cta", "filtered"):
+            for algorithm in (None,) if quick else (None, "multi_cta", "filtered"):
                 os.environ.pop("FLASHINFER_TOPK_ALGO", None)
                 if algorithm:
                     os.environ["FLASHINFER_TOPK_ALGO"] = algorithm
@@ -333,13 +376,19 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--quick", action="store_true", help="default launches alone")
     parser.add_argument("--no-flashinfer", action="store_true")
+    parser.add_argument("--flashinfer-auto", action="store_true", help="its automatic choice alone")
+    parser.add_argument("--compile-flashinfer", action="store_true", help="compile its module and stop")
     parser.add_argument("--commit", default="unknown", help="recorded in the results")
     parser.add_argument("--plot", type=Path, help="only draw the table and plot of a topk.json")
     options = parser.parse_args()
     if options.plot:
-        results = json.loads(options.plot.read_text())
-        options.plot.with_suffix(".md").write_text(table(results))
-        plot(results, options.plot.with_suffix(".png"))
+        stored = json.loads(options.plot.read_text())
+        options.plot.with_suffix(".md").write_text(table(stored))
+        plot(stored, options.plot.with_suffix(".png"))
+        return 0
+    if options.compile_flashinfer:
+        for calls in flashinfer_calls(Problem(HEADS, 2048, 125)).values():
+            calls[0]()
         return 0
     import torch
     import triton
@@ -360,10 +409,19 @@ def main() -> int:
         (options.out / "topk.json").write_text(json.dumps(results, indent=1))
         (options.out / "topk.md").write_text(table(results))
 
+    # FlashInfer compiles its module for minutes, on the CPU: meanwhile ours are timed.
+    compiling = None
+    if not options.no_flashinfer:
+        compiling = subprocess.Popen([sys.executable, __file__, "--compile-flashinfer"])
+    compile_all(options.quick)
+    print(f"compiled: {time.time() - began:.0f} s", flush=True)
     time_ours(results, options.quick, save)
     time_distributions(results, save)
-    if not options.no_flashinfer:
-        time_flashinfer(results, save)
+    print(table(results), f"{time.time() - began:.0f} s", flush=True)
+    if compiling is not None:
+        compiling.wait()
+        print(f"FlashInfer compiled: {time.time() - began:.0f} s", flush=True)
+        time_flashinfer(results, options.quick or options.flashinfer_auto, save)
     try:
         plot(results, options.out / "topk.png")
     except ImportError:

@@ -111,26 +111,39 @@ class SelectOutput:
 class Launch:
     """How the kernels are launched.
 
-    warps       of a thread block; probes: keys counted in a step of the search, 1 or 2
+    warps       of a thread block; probes: keys counted at in a step of the search, even
     registers   most of a thread, so that more thread blocks share a multiprocessor (None: Triton's choice)
-    chunk       scores of a long row that one thread block reduces to its k best, with warps and registers of
-                its own
+    shorten     rows at least this many times as long as what they are shortened to are shortened first
+    largest     scores that one thread block takes; longer rows are shortened chunk by chunk before
+    chunk       scores of a long row that one thread block shortens, with warps and registers of its own
     """
 
     warps: int
-    probes: int = 1
+    probes: int = 8
     registers: int | None = None
-    chunk: int = LARGEST_TILE
-    chunk_warps: int = 32
+    shorten: int = 4
+    largest: int = LARGEST_TILE
+    chunk: int = 16384
+    chunk_warps: int = 16
     chunk_registers: int | None = None
 
 
 def default_launch(lanes: int, rows: int) -> Launch:
     """Warps for tiles of `lanes` scores; see benchmarks/topk.py, which times the alternatives."""
-    for most, warps, probes in ((512, 1, 2), (1024, 2, 2), (2048, 4, 2), (4096, 8, 2), (8192, 16, 1)):
+    for most, warps in ((512, 1), (1024, 2), (4096, 4), (16384, 16)):
         if lanes <= most:
-            return Launch(warps, probes, 64 if warps == 16 and rows > 132 else None)
-    return Launch(32 if lanes > 16384 else 16)
+            return Launch(warps)
+    return Launch(32)
+
+
+def _shortened(most: int) -> int:
+    """Slots for the lanes kept of a row whose k is at most `most`: k, and as many again for those near the k-th."""
+    return max(_power(2 * most), 64)
+
+
+def _groups(lanes: int, keep: int, warps: int, vector: int) -> int:
+    """Groups of lanes whose maxima are searched: enough to tell about k, and a vector a thread, as lanes lie there."""
+    return min(max(2 * keep, 32 * max(vector, 4) * warps), lanes)
 
 
 @dataclass(frozen=True)
@@ -142,15 +155,17 @@ class _Level:
     keep: int
 
 
-def _levels(capacity: int, most: int, chunk: int) -> list[_Level] | None:
-    """Stages until a row fits one tile; None where keeping k of each chunk does not shorten the row."""
-    levels = []
+def _levels(capacity: int, most: int, largest: int, chunk: int) -> list[_Level] | None:
+    """Stages until a row fits one tile; None where what is kept of each chunk does not shorten the row."""
+    levels: list[_Level] = []
     length = capacity
-    while length > LARGEST_TILE:
+    while length > largest:
         chunks = -(-length // chunk)
-        keep = -(-min(chunk, max(most, 1)) // 8) * 8
-        if chunks * keep > length // 2:
+        keep = _shortened(most)
+        if chunks * keep > length // 2 and length > LARGEST_TILE:
             return None
+        if chunks * keep > length // 2:
+            return levels
         levels.append(_Level(length, chunks, keep))
         length = chunks * keep
     return levels
@@ -159,9 +174,8 @@ def _levels(capacity: int, most: int, chunk: int) -> list[_Level] | None:
 class Selector:
     """A compiled selection for `requests` rows of requests on one device.
 
-    A row of up to 32,768 blocks takes one thread block. With `overlap` it starts while the kernel
-    before it ends (sm_90). A longer one is first shortened to the k best of each
-    of its chunks, as often as needed; where k is too large for that, it is selected digit by digit
+    A row of up to 32,768 blocks takes one thread block; with `overlap` it starts while the kernel before it ends
+    (sm_90). A longer one is first shortened chunk by chunk, to about the k best of each, as often as needed; where k is too large for that, it is selected digit by digit
     (select_wide.py), exactly also for a stochastic configuration. top_p is not offered there: SelectError.
     """
 
@@ -181,7 +195,8 @@ class Selector:
             "DENSE_AT_TAKE": config.kind == "top_k" if config.dense_at_take is None else config.dense_at_take,
         }  # fmt: skip
         self.blocks = {"BLOCKS_PER_PAGE": config.blocks_per_page, "BLOCK_SIZE": config.block_size}
-        levels = _levels(config.capacity, config.most_candidates, launch.chunk if launch else LARGEST_TILE)
+        tiles = launch or Launch(1)
+        levels = _levels(config.capacity, config.most_candidates, tiles.largest, tiles.chunk)
         self.wide = None
         if levels is None:
             if config.kind == "top_p":
@@ -195,12 +210,14 @@ class Selector:
         length = levels[-1].chunks * levels[-1].keep if levels else config.capacity
         self.lanes = max(1 << (length - 1).bit_length(), 32)
         self.launch = launch or default_launch(self.lanes, self.rows)
+        keep = _shortened(config.most_candidates)
+        self.keep = keep if self.lanes >= self.launch.shorten * keep and config.kind != "top_p" else 0
         self.kept = [
             (
                 torch.empty(self.rows, level.chunks * level.keep, dtype=torch.float32, device=device),
                 torch.empty(self.rows, level.chunks * level.keep, dtype=torch.int32, device=device),
             )
-            for level in levels
+            for level in (*levels, _Level(self.lanes, 1, self.keep))
         ]
         shape = (requests, config.kv_heads, config.width)
         self.unordered = (
@@ -266,30 +283,31 @@ class Selector:
     ) -> None:
         """`outputs`: ids, counts, pool_blocks, indices, page_table, its stride."""
         config, launch = self.config, self.launch
-        translate = {"FRAME": min(_power(config.width), 2048), **self.blocks}
+        frame = min(_power(config.width), 2048)
         tile = {"ALIGN": _alignment(scores), "KIND": KINDS.index(config.kind)}
         if self.wide is not None:
-            self.wide.run(scores, budget, bound, outputs, self.row, tile, translate)
+            self.wide.run(scores, budget, bound, outputs, self.row, tile, self.blocks, frame)
             return
         row = {**self.row, "PROBES": launch.probes, "CHUNKS": self.parts}
         source, blocks = scores, None
         length = config.capacity
         weights = self.weights
-        for level, (kept_scores, kept_blocks) in zip(self.levels, self.kept, strict=True):
+        for level, (kept_scores, kept_blocks) in zip(self.levels, self.kept, strict=False):
             self.kernels.select_chunks[(self.rows, level.chunks)](
                 source, source.stride(0), length, blocks, *budget, bound,
                 kept_scores, kept_blocks, weights,
-                LANES=launch.chunk, KEEP=level.keep, FILL=min(_power(level.keep), 2048),
+                LANES=launch.chunk, KEEP=level.keep, FILL=min(level.keep, 2048),
+                GROUPS=_groups(launch.chunk, level.keep, launch.chunk_warps, tile["ALIGN"]),
                 num_warps=launch.chunk_warps, **_registers(launch.chunk_registers), **row, **tile,
             )  # fmt: skip
             source, blocks, length, weights = kept_scores, kept_blocks, level.chunks * level.keep, None
             tile["ALIGN"] = _alignment(source)
         self.kernels.select_rows[(self.rows,)](
-            source, source.stride(0), length, blocks, self.weights, *budget, lengths, *stream, bound, *outputs,
-            LANES=self.lanes, STOCHASTIC=config.recall is not None,
+            source, source.stride(0), length, blocks, *self.kept[-1], self.weights, *budget, lengths, *stream, bound,
+            *outputs, LANES=self.lanes, GROUPS=_groups(self.lanes, self.keep, launch.warps, tile["ALIGN"]), KEEP=self.keep,
+            FRAME=frame, STOCHASTIC=config.recall is not None,
             RECALL=math.ceil((config.recall or 1) * EXACT),
-            num_warps=launch.warps, **_registers(launch.registers), **translate, **row, **tile,
-            **self.overlap,
+            num_warps=launch.warps, **_registers(launch.registers), **self.blocks, **row, **tile, **self.overlap,
         )  # fmt: skip
 
     def _check(

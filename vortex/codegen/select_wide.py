@@ -35,11 +35,13 @@ class WideRows:
         outputs: tuple[Any, ...],
         row: dict[str, Any],
         tile: dict[str, Any],
-        translate: dict[str, Any],
+        pages: dict[str, Any],
+        frame: int,
     ) -> None:
         """`budget`: finished, take, dense. `outputs`: ids to page_stride as in row_finish.
 
-        row, tile, translate: constants of the kernels that know a row, read a chunk of it, and translate it.
+        row, tile, pages: constants of the kernels that know a row, read a chunk of it, and translate block numbers;
+        frame: slots written at a time.
         """
         by_row, by_chunk = (self.rows,), (self.rows, self.chunks)
         tile = {**row, **tile, "LANES": CHUNK, "num_warps": WARPS}
@@ -51,7 +53,7 @@ class WideRows:
             )
         self.kernels.chunk_tally[by_chunk](*source, self.winners, self.ties, **tile)
         self.kernels.chunk_place[by_chunk](
-            *source, self.left, self.winners, self.ties, outputs[0],
-            CHUNKS=1 << (self.chunks - 1).bit_length(), **tile,
+            *source, self.left, self.winners, self.ties, outputs[0], *outputs[2:],
+            CHUNKS=1 << (self.chunks - 1).bit_length(), **tile, **pages,
         )  # fmt: skip
-        self.kernels.row_finish[by_row](*budget, self.chosen, *outputs, **row, **translate)
+        self.kernels.row_finish[by_row](*budget, self.chosen, *outputs, FRAME=frame, **row, **pages)
