@@ -149,9 +149,10 @@ class Memory:
         """Variable with the pool block ids of the lanes, loaded once a sweep."""
         cached = scope.memo.get(-1)
         if cached is None:
-            before, e.in_row = e.in_row, False
-            name = e.let(f"pool_block_of(pages, {scope.block}, {scope.valid}, BLOCKS_PER_PAGE)", stem="pool")
-            e.in_row = before
+            name = e.fresh("pool")
+            line = f"{name} = pool_block_of(pages, {scope.block}, {scope.valid}, BLOCKS_PER_PAGE)"
+            # Page tables stand before a step begins: they are read while the kernel before this one ends.
+            (e.body if e.early is None else e.early).append(line)
             scope.memo[-1] = cached = Tile(name, (Axis("block", None),), "int32")
         return cached.name
 

@@ -32,6 +32,7 @@ class Sweep:
     """The code of one pass, for a template to lay out.
 
     preamble  once a row; before  accumulators; body  for each tile of blocks; after  what follows the loop
+    early     of a map kernel: what needs nothing of the kernel before it
     """
 
     subset: int | None
@@ -40,6 +41,7 @@ class Sweep:
     before: list[str] = field(default_factory=list)
     body: list[str] = field(default_factory=list)
     after: list[str] = field(default_factory=list)
+    early: list[str] = field(default_factory=list)
     members: str = ""
     counts: str = ""
     width: str = ""
@@ -72,7 +74,7 @@ class Writer:
             self.program, arguments, self.plan.buffers, "indexer", self.entry_dtype, self.kv_dtype
         )
         self.names = 0
-        sweeps = tuple(self._sweep(each, memory, tile) for each in kernel.passes)
+        sweeps = tuple(self._sweep(each, memory, tile, kernel.kind == "map") for each in kernel.passes)
         uses_state = any(each.kind == "state" for each in arguments.ordered())
         return Written(kernel.kind, sweeps, arguments, uses_state, tile)
 
@@ -91,7 +93,7 @@ class Writer:
                 e.materialised[number_] = memory.read_window(buffer)  # type: ignore[assignment]
         return e
 
-    def _sweep(self, sweep: Pass, memory: Memory, tile: int) -> Sweep:
+    def _sweep(self, sweep: Pass, memory: Memory, tile: int, parallel: bool) -> Sweep:
         e = self._emitter(memory, sweep, tile)
         # Sweeps of one kernel share its variables, and a loop's variables keep their type: no name comes twice.
         e.counter = self.names
@@ -103,6 +105,8 @@ class Writer:
             written.counts = memory.arguments.pointer("counts", key)
             written.width = memory.arguments.pointer("width", key)
         size = "members" if written.members else "finished"
+        if parallel and sweep.domain is None:
+            e.early = written.early
         scope = Scope(sweep.domain, "block", "member", "valid", size)
         stores: list[str] = []
         for output in sweep.outputs:

@@ -74,6 +74,7 @@ class Emitter:
 
     function      the function whose nodes are evaluated
     tile          blocks of a tile: the number that the kernel's TILE will be
+    early         where lines go that need nothing of the kernel before this one, if there is such a place
     leaf          how leaves are read; materialised: how values that another kernel kept are read, by node
     wide          axes that have at least 16 lanes because products on tensor cores need them
     """
@@ -84,6 +85,7 @@ class Emitter:
         self.tile = tile
         self.preamble: list[str] = []
         self.body: list[str] = []
+        self.early: list[str] | None = None
         self.rows: dict[int, Tile] = {}
         self.materialised: dict[int, Callable[[Emitter, int, Scope | None, dict[str, Tile]], Tile]] = {}
         self.leaf: Callable[[Emitter, int, Scope | None, dict[str, Tile]], Tile] | None = None
