@@ -377,5 +377,7 @@ def packed_short(
     shift = e.spread(f"tl.arange(0, {e.lanes(last)}) * {bits}", last, axes)
     cell = Axis(last.name, 1)
     name = e.let(f"tl.sum({held} << {shift}, {len(rest)})")
-    shape = ", ".join([*(e.lanes(axis) for axis in rest), "1"])
-    return Tile(e.let(f"tl.reshape({name}, ({shape},))"), (*rest, cell), "int32"), (*rest, cell)
+    # A sum over the only axis is a scalar, which has no shape to change.
+    shape = f"({', '.join([*(e.lanes(axis) for axis in rest), '1'])},)"
+    whole = f"tl.reshape({name}, {shape})" if rest else f"tl.full({shape}, 0, tl.int32) + {name}"
+    return Tile(e.let(whole), (*rest, cell), "int32"), (*rest, cell)
