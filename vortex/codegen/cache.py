@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import re
 import sys
 import threading
@@ -149,6 +150,9 @@ class KernelCache:
         for part in self.folder.glob(f"{TEMPORARY}*"):
             if _age(part, now) > ABANDONED:
                 part.unlink(missing_ok=True)
+        # Sizes alone are quick; descriptions are read only where something must go.
+        if sum(_size(each) for each in os.scandir(self.folder)) <= self.limit:
+            return 0
         entries = self.entries()
         total, gone = sum(each.bytes for each in entries), 0
         for each in reversed(entries):
@@ -196,6 +200,13 @@ def _execute(name: str, path: Path, source: str) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _age(path: Path, now: float) -> float:

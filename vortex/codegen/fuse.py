@@ -127,6 +127,12 @@ class Plan:
     def buffer(self, key: str) -> Buffer:
         return next(each for each in self.buffers if each.key == key)
 
+    def kept(self, node: int) -> Buffer:
+        """The buffer from which a value per block is read back."""
+        return next(
+            each for each in self.buffers if each.node == node and each.how in ("store", "scan", "scatter")
+        )
+
 
 SELECTIONS = ("topK", "topP", "Threshold")
 
@@ -301,7 +307,8 @@ class Planner:
             yield level, domain_of(self.function.nodes[source].type), Output(number, kind)  # type: ignore[arg-type]
         elif kind == "window" or (kind == "lookup" and not self._reads_memory(node.inputs[0])):
             source = node.inputs[0]
-            yield level, domain_of(self.function.nodes[source].type), Output(source, "store")
+            if row_kind(self.function, source) not in ("scan", "scatter", "select"):
+                yield level, domain_of(self.function.nodes[source].type), Output(source, "store")
         elif kind == "scatter":
             fill = node.attr("fill")
             yield level, None, Output(number, "fill", "scatter", float(fill))  # type: ignore[arg-type]

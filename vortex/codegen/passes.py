@@ -81,15 +81,15 @@ class Writer:
     def _emitter(self, memory: Memory, sweep: Pass, tile: int) -> Emitter:
         e = Emitter(self.program.indexer, self.program.file, tile)
         e.leaf = memory.read_leaf
-        own = {output.node for output in sweep.outputs if output.how != "state"}
+        written = {f"{output.how}_{output.node}" for output in sweep.outputs}
         for buffer in self.plan.buffers:
-            if buffer.how in ("scores", "mask") or buffer.node in own:
+            if buffer.how in ("scores", "mask") or buffer.key in written:
                 continue
             e.materialised[buffer.node] = memory.read_buffer(buffer)  # type: ignore[assignment]
         for number_, node in enumerate(self.program.indexer.nodes):
             kind = row_kind(self.program.indexer, number_)
             if kind == "window":
-                buffer = self.plan.buffer(f"store_{node.inputs[0]}")
+                buffer = self.plan.kept(node.inputs[0])
                 e.materialised[number_] = memory.read_window(buffer)  # type: ignore[assignment]
         return e
 
@@ -381,5 +381,7 @@ def packed_short(
     shift = e.spread(f"tl.arange(0, {e.lanes(last)}) * {bits}", last, axes)
     cell = Axis(last.name, 1)
     name = e.let(f"tl.sum({held} << {shift}, {len(rest)})")
-    shape = ", ".join([*(e.lanes(axis) for axis in rest), "1"])
-    return Tile(e.let(f"tl.reshape({name}, ({shape},))"), (*rest, cell), "int32"), (*rest, cell)
+    # A sum over the only axis is a scalar, which has no shape to change.
+    shape = f"({', '.join([*(e.lanes(axis) for axis in rest), '1'])},)"
+    whole = f"tl.reshape({name}, {shape})" if rest else f"tl.full({shape}, 0, tl.int32) + {name}"
+    return Tile(e.let(whole), (*rest, cell), "int32"), (*rest, cell)
