@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from vortex.attention.dense import DenseKernel, dense_kernels
 from vortex.attention.measure import Timing, kv_bytes, made_up, time_in_graph
@@ -31,6 +30,7 @@ class Rig:
         self, flow: CompiledFlow | None, shape: StepShape, length: int, memory: int = MEMORY, seed: int = 0
     ) -> None:
         self.flow, self.length = flow, length
+        self.others = set() if flow is None else set(flow.workspaces)
         one = kv_bytes(shape, -(-length // shape.block_size))
         most = MOST_LAYERS if flow is None else min(MOST_LAYERS, flow.program.shape.layers)
         layers = max(1, min(most, memory // max(one, 1)))
@@ -84,7 +84,5 @@ class Rig:
     def forget(self) -> None:
         """Gives the scratch memory that the flow made for this rig back."""
         if self.flow is not None:
-            self.flow.workspaces.clear()
-
-
-__all__ = ["DecodeStep", "Rig", "Tensor"]
+            for key in set(self.flow.workspaces) - self.others:
+                del self.flow.workspaces[key]

@@ -18,7 +18,7 @@ from vortex.dsl.policy import Budget
 from vortex.vtensor import reuse
 from vortex.vtensor.batch import Batch, BatchError
 from vortex.vtensor.pool import KVPool
-from vortex.vtensor.reference import ReferenceRunner
+from vortex.vtensor.reference import Counts, ReferenceRunner
 from vortex.vtensor.selection import Selection
 from vortex.vtensor.storage import ReferenceStorage
 
@@ -333,8 +333,5 @@ def fixed_counts(program: Program) -> bool:
 def attended(program: Program, length: int) -> int:
     """Blocks that a row attends where `fixed_counts`."""
     policy = program.policy
-    size = policy.block_size
-    blocks = -(-length // size)
-    reserved = min(policy.sink_blocks + policy.recent_blocks + 1, blocks)
-    budget = Budget.parse(policy.budget).evaluate(tokens=length, block_size=size)
-    return min(blocks, max(budget, reserved))
+    budget = Budget.parse(policy.budget).evaluate(tokens=length, block_size=policy.block_size)
+    return Counts.of(length, program).attended(budget)

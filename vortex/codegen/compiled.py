@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from vortex.codegen.build import Built, KernelSource, Options, build, stored_type
@@ -275,6 +275,25 @@ class CompiledFlow:
             if storage.kept is not None:
                 self._keep(storage, layer, batch, space)
         return self.selection(space, layer)
+
+    def parts(self, storage: DeviceStorage, batch: Batch) -> dict[str, Callable[[int, Tensor, KVPool], None]]:
+        """What `select` launches, one by one, to be measured: name -> call(layer, q, pool) after a `plan`."""
+        space = self.workspace(storage, batch.requests, batch.blocks_per_page, batch.lengths.device)
+        found: dict[str, Callable[[int, Tensor, KVPool], None]] = {}
+        for number, step in enumerate(self.built.plan.steps):
+            if isinstance(step, Kernel):
+                found[self.built.of_step(number).name] = partial(self._part, step, number, storage, batch, space)
+            else:
+                made = space.sets[step.node]
+                name = "select" if made.step.final else f"select_{number}"
+                found[name] = lambda layer, q, pool, made=made: self._select(made, layer, batch, space)
+        return found
+
+    def _part(
+        self, step: Kernel, number: int, storage: DeviceStorage, batch: Batch, space: Workspace, layer: int,
+        q: Tensor, pool: KVPool,
+    ) -> None:  # fmt: skip
+        self._launch(step, number, storage, layer, q, pool, batch, space)
 
     def selects(self, layer: int) -> bool:
         """Whether the indexer runs in this layer: its own rows, or those of a layer that follows it, need it."""
