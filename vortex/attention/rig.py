@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -63,18 +64,20 @@ class Rig:
         kernel.update([self.length] * self.shape.requests)
         return kernel
 
-    def time(self, call: Callable[[int], object], bytes_read: float, layers: Sequence[int] | None = None) -> Timing:
+    def time(
+        self, call: Callable[[int], object], bytes_read: float, layers: Sequence[int] | None = None
+    ) -> Timing:
         """Times `call(layer)`; `bytes_read`, of one call, tells how often it is repeated."""
         layers = list(layers if layers is not None else range(len(self.pools)))
         slow = bytes_read / 4e6 > SLOW_US
         calls = 4 if slow else MOST_LAYERS
         cycled = [layers[number % len(layers)] for number in range(calls)]
-        return time_in_graph([lambda layer=layer: call(layer) for layer in cycled], replays=7 if slow else 20)
+        return time_in_graph([partial(call, layer) for layer in cycled], replays=7 if slow else 20)
 
     def time_step(self, step: DecodeStep, bytes_read: float) -> Timing:
         """One layer of a step, among those that are as most are."""
         layers = [layer for layer, whole in enumerate(step.whole) if not whole] or None
-        return self.time(lambda layer: step.run(layer, self.q, self.out), bytes_read, layers)
+        return self.time(lambda layer: step.run_layer(layer, self.q, self.out), bytes_read, layers)
 
     def time_dense(self, label: str) -> Timing:
         kernel = self.dense(label)

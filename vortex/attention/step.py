@@ -270,9 +270,19 @@ class DecodeStep:
     def run(self, layer: int, q: Tensor, out: Tensor | None = None, sinks: Tensor | None = None) -> Tensor:
         """Selects and attends: [requests, query heads, dim] -> the same shape, into `out` where it is given.
 
-        Without `out` all layers write the same memory.
+        Without `out` all layers write the same memory. After the last layer the counters are added to.
         """
-        out = self.out if out is None else out
+        out = self.run_layer(layer, q, self.out if out is None else out, sinks)
+        if layer == len(self.pools) - 1:
+            self.count()
+        return out
+
+    def count(self) -> None:
+        """Adds what the layers of this step attended to the counters; `run` calls it after the last one."""
+        self.tally.add(self.batch)
+
+    def run_layer(self, layer: int, q: Tensor, out: Tensor, sinks: Tensor | None = None) -> Tensor:
+        """`run` without the counters."""
         follows = not self.whole[layer] or self.selects[layer]
         selection = self.select(layer, q) if follows else None
         if self.whole[layer]:
@@ -281,8 +291,6 @@ class DecodeStep:
         else:
             assert selection is not None
             self.attend(layer, q, selection, out, sinks)
-        if layer == len(self.pools) - 1:
-            self.tally.add(self.batch)
         return out
 
     def attend(

@@ -63,7 +63,8 @@ def layer_bytes(
     if attended == counts.blocks and not program.states:
         return LayerBytes(0, dense, dense, attended, counts.blocks)
     held = entries or ("bf16" if kv == "fp8" else kv)
-    indexed = rows * (counts.blocks - 1) * _block_bytes(program, kv, held) + batch * _state_bytes(program, counts.blocks - 1)
+    finished = counts.blocks - 1
+    indexed = rows * finished * _block_bytes(program, kv, held) + batch * _state_bytes(program, finished)
     return LayerBytes(indexed, read, dense, attended, counts.blocks)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -137,7 +138,7 @@ class Bench:
         scored = [name for name in names if not name.startswith("select")]
         for name, call in names.items():
             size = read.entries if scored == [name] else 0
-            timed = rig.time(lambda layer, call=call: call(layer, rig.q, rig.pools[layer]), read.entries)
+            timed = rig.time(partial(_of_layer, call, rig), read.entries)
             parts[name] = self._timed(timed, size)
         selection = step.select(0, rig.q)
         timed = rig.time(lambda layer: step.attend(layer, rig.q, selection, rig.out), read.kv)
@@ -147,8 +148,9 @@ class Bench:
         if isinstance(inner, PlannedTriton) and inner.schedule.splits > 1:
             timed = rig.time(lambda _: inner.join(1.0, rig.out, step.lse, step.lse), 0)
             parts["of which merge"] = self._timed(timed, 0)
-        starts = rig.time(lambda _: step.plan(), 0)
-        parts["plan and summarise, once a step"] = self._timed(starts, 0)
+        once = {"plan, summarise": lambda _: step.plan(), "count": lambda _: step.count()}
+        for name, start in once.items():
+            parts[f"once a step: {name}"] = self._timed(rig.time(start, 0), 0)
         whole = rig.time_step(step, read.step)
         return {
             "attention": planned.reason,
@@ -190,7 +192,9 @@ class Bench:
             block = program.policy.block_size
             shape = self._shape(program, rig.shape.requests, self.longest)
             found = crossover(rig.flow, shape, self.longest // block * block)
-            self.say(f"{program.name}, batch {rig.shape.requests}: dense_below = {found.dense_below}, {found.reason}")
+            self.say(
+                f"{program.name}, batch {rig.shape.requests}: dense_below = {found.dense_below}, {found.reason}"
+            )
             self.crossings[key] = found.dense_below
         below = self.crossings[key]
         options = StepOptions(dense_below=below, dense_kernel="auto", max_tokens=rig.length, say=self.say)
@@ -200,6 +204,10 @@ class Bench:
             "dense_below": below, "chosen": step.dense_label if all(step.whole) else "sparse",
             "us": self._timed(timing, 0), "over_dense": timing.median / dense,
         }  # fmt: skip
+
+
+def _of_layer(call: Callable[[int, torch.Tensor, KVPool], None], rig: Rig, layer: int) -> None:
+    call(layer, rig.q, rig.pools[layer])
 
 
 def layer_bytes_dense(rig: Rig) -> int:
@@ -212,11 +220,17 @@ def first_request(rig: Rig) -> tuple[Batch, KVPool, torch.Tensor]:
     batch, pool = rig.batch, rig.pools[0]
     pages = batch.page_table.shape[1]
     position = torch.arange(pages * batch.page_size, device=rig.q.device)
-    slots = batch.page_table[0].long()[position // batch.page_size] * batch.page_size + position % batch.page_size
+    slots = (
+        batch.page_table[0].long()[position // batch.page_size] * batch.page_size + position % batch.page_size
+    )
     own = KVPool({name: each[slots] for name, each in pool.tensors.items()}, pool.page_size, pool.scales)
     table = torch.arange(pages, dtype=torch.int32, device=rig.q.device)[None]
     slot = torch.zeros(1, dtype=torch.int32, device=rig.q.device)
-    return Batch(batch.lengths[:1], table, slot, batch.page_size, batch.block_size, batch.heads), own, rig.q[:1]
+    return (
+        Batch(batch.lengths[:1], table, slot, batch.page_size, batch.block_size, batch.heads),
+        own,
+        rig.q[:1],
+    )
 
 
 __all__ = ["Bench", "WrongResult"]

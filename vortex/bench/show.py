@@ -111,9 +111,18 @@ def _panel(axis: Any, rows: Sequence[dict[str, Any]], panel: tuple[str, str, int
     dense = [row["dense_us"][row["fastest_dense"]]["median"] for row in rows]
     axis.plot(contexts, dense, "o-", label="dense, fastest kernel", color="tab:gray")
     some = [row for row in rows if "step_us" in row]
-    axis.plot([row["context"] for row in some], [row["step_us"]["median"] for row in some], "o-", label="sparse")
+    axis.plot(
+        [row["context"] for row in some], [row["step_us"]["median"] for row in some], "o-", label="sparse"
+    )
     axis.plot(contexts, [row["auto"]["us"]["median"] for row in rows], "k:", label="auto")
-    axis.plot(contexts, [row["bound_us"]["step"] for row in rows], "--", color="tab:blue", lw=0.8, label="byte bound")
+    axis.plot(
+        contexts,
+        [row["bound_us"]["step"] for row in rows],
+        "--",
+        color="tab:blue",
+        lw=0.8,
+        label="byte bound",
+    )
     axis.plot(contexts, [row["bound_us"]["dense"] for row in rows], "--", color="tab:gray", lw=0.8)
     below = rows[0]["auto"]["dense_below"]
     if below:

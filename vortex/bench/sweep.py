@@ -168,5 +168,8 @@ def provenance(commit: str) -> dict[str, Any]:
             commit = asked.stdout.strip()
         except OSError:
             commit = ""
-    return {"device": device, "versions": {**versions(), "torch": torch.__version__}, "commit": commit or None}
-
+    return {
+        "device": device,
+        "versions": {**versions(), "torch": torch.__version__},
+        "commit": commit or None,
+    }

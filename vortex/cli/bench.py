@@ -65,7 +65,9 @@ def _shape(shape: Shape, query_heads: int | None, kv_heads: int | None, head_dim
     given = {"query_heads": query_heads, "kv_heads": kv_heads, "head_dim": head_dim}
     shape = replace(shape, **{name: value for name, value in given.items() if value is not None})
     if shape.query_heads % shape.kv_heads:
-        raise typer.BadParameter(f"{shape.query_heads} query heads are no multiple of {shape.kv_heads} KV heads")
+        raise typer.BadParameter(
+            f"{shape.query_heads} query heads are no multiple of {shape.kv_heads} KV heads"
+        )
     return shape
 
 

@@ -88,8 +88,8 @@ def allocate(
         for state in built.program.states:
             ragged = any(axis.size is None for axis in state.axes)
             count = math.prod(axis.size or 1 for axis in state.axes)
-            shape = (slots, heads.kv, *([max_blocks] if ragged else []), count)
-            states[state.name] = torch.full(shape, float(state.default), dtype=torch.float32, device=device)
+            size = (slots, heads.kv, *([max_blocks] if ragged else []), count)
+            states[state.name] = torch.full(size, float(state.default), dtype=torch.float32, device=device)
         storage.entries.append(entries)
         storage.scales.append(scales)
         storage.states.append(states)
