@@ -166,8 +166,8 @@ class CompiledFlow:
         self._kernel(self.built.kernel("plan"), "plan_step")[(batch.requests,)](
             batch.lengths, batch.requests, space.finished, space.take, space.dense, *lists,
             BLOCK_SIZE=self.block_size, SINKS=policy.sink_blocks, RECENT=policy.recent_blocks,
-            DENSE_BELOW=self.dense_below, REQUESTS=_power(batch.requests), CAPACITY=space.capacity, LAYERS=self.program.shape.layers, FILL=128,
-            num_warps=1,
+            DENSE_BELOW=self.dense_below, REQUESTS=_power(batch.requests), CAPACITY=space.capacity,
+            LAYERS=self.program.shape.layers, FILL=128, num_warps=1,
         )  # fmt: skip
         space.planned = batch
         if storage.kept is not None:
