@@ -139,6 +139,10 @@ class Decoding:
         total = 0
         for row, length in enumerate(self.lengths):
             for head in range(self.heads.kv if length else 0):
-                count = -(-length // self.block) if bool(selection.dense[row]) else int(selection.counts[row, head])
+                count = (
+                    -(-length // self.block)
+                    if bool(selection.dense[row])
+                    else int(selection.counts[row, head])
+                )
                 total += (count - 1) * self.block + (length - 1) % self.block + 1
         return total

@@ -78,7 +78,9 @@ def test_layers_that_follow_count_what_their_leader_selected():
 @pytest.mark.parametrize("heads", [Heads(6, 3, 8), Heads(4, 1, 8)])
 def test_the_kernel_adds_up_what_torch_adds_up(heads):
     lengths = torch.tensor([17, 0, 4, 1, 9], dtype=torch.int32)
-    batch = Batch(lengths, torch.zeros(5, 5, dtype=torch.int32), torch.arange(5, dtype=torch.int32), 4, 4, heads)
+    batch = Batch(
+        lengths, torch.zeros(5, 5, dtype=torch.int32), torch.arange(5, dtype=torch.int32), 4, 4, heads
+    )
     dense = torch.tensor([[0, 1, 1, 0, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]], dtype=torch.int8)
     skipping = torch.tensor([1, 0, 1], dtype=torch.int8)
     made = [
@@ -106,9 +108,12 @@ def test_what_does_not_fit_is_refused():
     flow = program(layers=1, **SMALL)
     decoding = Decoding(flow, 2, 16, compiled=False)
     with pytest.raises(BatchError, match="the step is for 2 requests"):
-        decoding.step.plan(replace(decoding.batch, lengths=decoding.batch.lengths[:1],
-                                   page_table=decoding.batch.page_table[:1], slots=decoding.batch.slots[:1]))  # fmt: skip
+        batch = decoding.batch
+        rows = {name: getattr(batch, name)[:1] for name in ("lengths", "page_table", "slots")}
+        decoding.step.plan(replace(batch, **rows))
     with pytest.raises(ValueError, match="dense_kernel: one of reference, first or auto"):
         Decoding(flow, 2, 16, compiled=False, options=StepOptions(dense=True, dense_kernel="fast"))
     with pytest.raises(ValueError, match="keeps state, so its indexer runs in every step"):
-        Decoding(program("h2o", layers=1, block_size=4), 2, 16, compiled=False, options=StepOptions(dense=True))
+        Decoding(
+            program("h2o", layers=1, block_size=4), 2, 16, compiled=False, options=StepOptions(dense=True)
+        )

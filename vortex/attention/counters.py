@@ -51,8 +51,8 @@ class Tally:
             self.totals += self._step(batch)
             return
         load("tally.py.jinja").tally[(len(self.totals),)](
-            self.totals, batch.lengths, self.counts, self.dense, self.skipping, self.whole, self.leaders, batch.requests,
-            HEADS=self.heads.kv, HEAD_LANES=power_of_two(self.heads.kv),
+            self.totals, batch.lengths, self.counts, self.dense, self.skipping, self.whole, self.leaders,
+            batch.requests, HEADS=self.heads.kv, HEAD_LANES=power_of_two(self.heads.kv),
             REQUEST_LANES=power_of_two(batch.requests), BLOCK_SIZE=self.block_size, num_warps=4,
         )  # fmt: skip
 

@@ -43,7 +43,11 @@ class Crossing:
 
 
 def crossover(
-    flow: CompiledFlow, shape: StepShape, max_tokens: int, provider: Provider | None = None, folder: Path | None = None
+    flow: CompiledFlow,
+    shape: StepShape,
+    max_tokens: int,
+    provider: Provider | None = None,
+    folder: Path | None = None,
 ) -> Crossing:
     """From the user's cache, or by measuring batches of one length, doubled until sparse is the faster.
 
@@ -97,7 +101,9 @@ def compare(
 CHOSEN: dict[str, tuple[str, str]] = {}
 
 
-def fastest_dense(shape: StepShape, features: Features, length: int, folder: Path | None = None) -> tuple[str, str]:
+def fastest_dense(
+    shape: StepShape, features: Features, length: int, folder: Path | None = None
+) -> tuple[str, str]:
     """Label of the fastest of `dense_kernels` at a length, and why. Kept like a provider's choice."""
     labels = list(dense_kernels(shape, features))
     if len(labels) == 1:
@@ -113,13 +119,16 @@ def fastest_dense(shape: StepShape, features: Features, length: int, folder: Pat
             times = {label: rig.time_dense(label).median for label in labels}
             write_whole(path, json.dumps(times, indent=1))
         told = ", ".join(f"{label} {time:.1f} us" for label, time in sorted_times(times))
-        CHOSEN[name] = (sorted_times(times)[0][0], f"fastest at {length} tokens on {device_name(shape.device)} ({told})")
+        reason = f"fastest at {length} tokens on {device_name(shape.device)} ({told})"
+        CHOSEN[name] = (sorted_times(times)[0][0], reason)
     return CHOSEN[name]
 
 
 def _outside_capture() -> None:
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-        raise RuntimeError("dense and sparse attention are compared before a graph is captured: make the step earlier")
+        raise RuntimeError(
+            "dense and sparse attention are compared before a graph is captured: make the step earlier"
+        )
 
 
 def _key(*parts: object) -> str:

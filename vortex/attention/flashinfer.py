@@ -212,7 +212,7 @@ class DenseFlashInfer:
 
         self.batch, self.page_size = batch, batch.page_size
         self.types = {"q_data_type": q_dtype, "kv_data_type": kv_dtype, "sm_scale": scale}
-        options = {"dtype": torch.int32, "device": batch.lengths.device}
+        options: dict[str, Any] = {"dtype": torch.int32, "device": batch.lengths.device}
         self.wrapper = BatchDecodeWithPagedKVCacheWrapper(
             workspace(batch.lengths.device), "NHD", use_cuda_graph=True, use_tensor_cores=tensor_cores,
             paged_kv_indptr_buffer=torch.zeros(batch.requests + 1, **options),

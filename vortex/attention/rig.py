@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
-from torch import Tensor
 
 from vortex.attention.dense import DenseKernel, dense_kernels
 from vortex.attention.measure import Timing, kv_bytes, made_up, time_in_graph
@@ -31,6 +31,7 @@ class Rig:
         self, flow: CompiledFlow | None, shape: StepShape, length: int, memory: int = MEMORY, seed: int = 0
     ) -> None:
         self.flow, self.length = flow, length
+        self.others = set() if flow is None else set(flow.workspaces)
         one = kv_bytes(shape, -(-length // shape.block_size))
         most = MOST_LAYERS if flow is None else min(MOST_LAYERS, flow.program.shape.layers)
         layers = max(1, min(most, memory // max(one, 1)))
@@ -63,18 +64,20 @@ class Rig:
         kernel.update([self.length] * self.shape.requests)
         return kernel
 
-    def time(self, call: Callable[[int], object], bytes_read: float, layers: Sequence[int] | None = None) -> Timing:
+    def time(
+        self, call: Callable[[int], object], bytes_read: float, layers: Sequence[int] | None = None
+    ) -> Timing:
         """Times `call(layer)`; `bytes_read`, of one call, tells how often it is repeated."""
         layers = list(layers if layers is not None else range(len(self.pools)))
         slow = bytes_read / 4e6 > SLOW_US
         calls = 4 if slow else MOST_LAYERS
         cycled = [layers[number % len(layers)] for number in range(calls)]
-        return time_in_graph([lambda layer=layer: call(layer) for layer in cycled], replays=7 if slow else 20)
+        return time_in_graph([partial(call, layer) for layer in cycled], replays=7 if slow else 20)
 
     def time_step(self, step: DecodeStep, bytes_read: float) -> Timing:
         """One layer of a step, among those that are as most are."""
         layers = [layer for layer, whole in enumerate(step.whole) if not whole] or None
-        return self.time(lambda layer: step.run(layer, self.q, self.out), bytes_read, layers)
+        return self.time(lambda layer: step.run_layer(layer, self.q, self.out), bytes_read, layers)
 
     def time_dense(self, label: str) -> Timing:
         kernel = self.dense(label)
@@ -84,7 +87,5 @@ class Rig:
     def forget(self) -> None:
         """Gives the scratch memory that the flow made for this rig back."""
         if self.flow is not None:
-            self.flow.workspaces.clear()
-
-
-__all__ = ["DecodeStep", "Rig", "Tensor"]
+            for key in set(self.flow.workspaces) - self.others:
+                del self.flow.workspaces[key]

@@ -18,7 +18,7 @@ from vortex.dsl.policy import Budget
 from vortex.vtensor import reuse
 from vortex.vtensor.batch import Batch, BatchError
 from vortex.vtensor.pool import KVPool
-from vortex.vtensor.reference import ReferenceRunner
+from vortex.vtensor.reference import Counts, ReferenceRunner
 from vortex.vtensor.selection import Selection
 from vortex.vtensor.storage import ReferenceStorage
 
@@ -270,9 +270,19 @@ class DecodeStep:
     def run(self, layer: int, q: Tensor, out: Tensor | None = None, sinks: Tensor | None = None) -> Tensor:
         """Selects and attends: [requests, query heads, dim] -> the same shape, into `out` where it is given.
 
-        Without `out` all layers write the same memory.
+        Without `out` all layers write the same memory. After the last layer the counters are added to.
         """
-        out = self.out if out is None else out
+        out = self.run_layer(layer, q, self.out if out is None else out, sinks)
+        if layer == len(self.pools) - 1:
+            self.count()
+        return out
+
+    def count(self) -> None:
+        """Adds what the layers of this step attended to the counters; `run` calls it after the last one."""
+        self.tally.add(self.batch)
+
+    def run_layer(self, layer: int, q: Tensor, out: Tensor, sinks: Tensor | None = None) -> Tensor:
+        """`run` without the counters."""
         follows = not self.whole[layer] or self.selects[layer]
         selection = self.select(layer, q) if follows else None
         if self.whole[layer]:
@@ -281,8 +291,6 @@ class DecodeStep:
         else:
             assert selection is not None
             self.attend(layer, q, selection, out, sinks)
-        if layer == len(self.pools) - 1:
-            self.tally.add(self.batch)
         return out
 
     def attend(
@@ -333,8 +341,5 @@ def fixed_counts(program: Program) -> bool:
 def attended(program: Program, length: int) -> int:
     """Blocks that a row attends where `fixed_counts`."""
     policy = program.policy
-    size = policy.block_size
-    blocks = -(-length // size)
-    reserved = min(policy.sink_blocks + policy.recent_blocks + 1, blocks)
-    budget = Budget.parse(policy.budget).evaluate(tokens=length, block_size=size)
-    return min(blocks, max(budget, reserved))
+    budget = Budget.parse(policy.budget).evaluate(tokens=length, block_size=policy.block_size)
+    return Counts.of(length, program).attended(budget)

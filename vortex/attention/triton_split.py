@@ -210,8 +210,15 @@ class PlannedTriton:
             TILE=schedule.tile, **self.constants(), num_stages=schedule.stages,
             num_warps=schedule.warps, **launch,
         )  # fmt: skip
-        if schedule.splits > 1 and schedule.merge == "kernel":
-            self.module.merge[heads.query, batch.requests](
-                self.parts, self.peaks, self.totals, sinks, out, lse, pool.scale("v"), *written,
-                **self.constants(), num_warps=1, **launch,
-            )  # fmt: skip
+        self.join(pool.scale("v"), out, lse, sinks)
+
+    def join(self, v_scale: float, out: Tensor, lse: Tensor, sinks: Tensor) -> None:
+        """The second kernel, where there is one: joins the splits of each query head."""
+        schedule, shape = self.schedule, self.shape
+        if schedule.splits == 1 or schedule.merge != "kernel":
+            return
+        launch: dict[str, Any] = {"launch_pdl": True} if schedule.pdl else {}
+        self.module.merge[shape.heads.query, shape.requests](
+            self.parts, self.peaks, self.totals, sinks, out, lse, v_scale, out.stride(0), out.stride(1),
+            lse.stride(0), lse.stride(1), **self.constants(), num_warps=1, **launch,
+        )  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vortex.engines.transformers.engine import Engine, Output
-    from vortex.vtensor.runner import FlowRunner
 
 SCHEMA_VERSION = 1
 DEMO = "SmolLM2-135M-Instruct"
@@ -124,13 +123,12 @@ def _engine(
 ) -> tuple[Engine, list[int]]:
     """The engine with its model, and the prompt's tokens."""
     with _waiting("Loading the model") as say:
-        from vortex.engines.transformers.engine import Engine
+        from vortex.engines.transformers.engine import Engine, default_runner
         from vortex.engines.transformers.model import load
-        from vortex.vtensor.reference import ReferenceRunner
 
         loaded = load(model, progress=say)
         tokens = loaded.encode(text, chat)
-        runner = cast("FlowRunner", ReferenceRunner(program))
+        runner = default_runner(program, loaded)
         room = len(tokens) + new_tokens + 2 * program.policy.block_size
         return Engine(loaded, runner, pool_tokens=room, max_requests=1), tokens
 

@@ -31,17 +31,24 @@ class Options:
     """What kernels are built for.
 
     kv_dtype  how K and V lie in the pool: bf16, fp16, fp32 or fp8 (e4m3, with scales)
+    entries   how an entry without a Cast is stored; None: as K and V, bf16 where those have 8 bits. fp8 halves what
+              a step reads to choose blocks; `vortex bench --entries fp8` shows what that does to recall
     """
 
     kv_dtype: str = "bf16"
+    entries: str | None = None
 
     def __post_init__(self) -> None:
         if self.kv_dtype not in KV_DTYPES:
             raise BuildError(f"kv_dtype: one of {', '.join(KV_DTYPES)}, got {self.kv_dtype!r}")
+        if self.entries is not None and self.entries not in KV_DTYPES:
+            raise BuildError(f"entries: one of {', '.join(KV_DTYPES)} or None, got {self.entries!r}")
 
     @property
     def entry_dtype(self) -> str:
         """How an entry without a Cast is stored."""
+        if self.entries is not None:
+            return self.entries
         return "bf16" if self.kv_dtype == "fp8" else self.kv_dtype
 
 

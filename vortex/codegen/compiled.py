@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from vortex.codegen.build import Built, KernelSource, Options, build, stored_type
@@ -103,7 +103,13 @@ class CompiledFlow:
         key = (requests, storage.max_blocks, storage.heads, blocks_per_page, str(device))
         if key not in self.workspaces:
             self.workspaces[key] = workspace(
-                self.built, requests, storage.max_blocks, storage.heads, blocks_per_page, device, overlap=self.pdl
+                self.built,
+                requests,
+                storage.max_blocks,
+                storage.heads,
+                blocks_per_page,
+                device,
+                overlap=self.pdl,
             )
         return self.workspaces[key]
 
@@ -164,9 +170,9 @@ class CompiledFlow:
         lists = [each for tile in self.built.tiles for each in space.work[tile]]
         self._kernel(self.built.kernel("plan"), "plan_step")[(batch.requests,)](
             batch.lengths, batch.requests, space.finished, space.take, space.dense, *lists,
-            BLOCK_SIZE=self.block_size, SINKS=policy.sink_blocks, RECENT=policy.recent_blocks, DENSE_BELOW=self.dense_below,
-            REQUESTS=_power(batch.requests), CAPACITY=space.capacity, LAYERS=self.program.shape.layers, FILL=128,
-            num_warps=1,
+            BLOCK_SIZE=self.block_size, SINKS=policy.sink_blocks, RECENT=policy.recent_blocks,
+            DENSE_BELOW=self.dense_below, REQUESTS=_power(batch.requests), CAPACITY=space.capacity,
+            LAYERS=self.program.shape.layers, FILL=128, num_warps=1,
         )  # fmt: skip
         space.planned = batch
         if storage.kept is not None:
@@ -202,6 +208,7 @@ class CompiledFlow:
         source = self.built.kernel("summarise")
         values = [self._value(each, storage, layer, None, pool, None) for each in source.arguments]
         kernel = self._kernel(source, "summarise_blocks")
+        assert source.schedule is not None
         for ids in block_ids.split(65535):
             kernel[(storage.heads.kv, len(ids))](
                 ids, *values, HEADS=storage.heads.kv, num_warps=source.schedule.warps
@@ -233,6 +240,7 @@ class CompiledFlow:
         if storage.layer_table is None:
             raise BatchError("summarise_step: call bind_layers with the pools of all layers first")
         source = self.built.kernel("summarise")
+        assert source.schedule is not None
         space = self.workspace(storage, batch.requests, batch.blocks_per_page, batch.lengths.device)
         common = (batch.lengths, batch.page_table, batch.page_table.stride(0), storage.valid, space.repair)
         sizes = {"BLOCK_SIZE": self.block_size, "BLOCKS_PER_PAGE": batch.blocks_per_page}
@@ -282,6 +290,32 @@ class CompiledFlow:
             if storage.kept is not None:
                 self._keep(storage, layer, batch, space)
         return self.selection(space, layer)
+
+    def parts(self, storage: DeviceStorage, batch: Batch) -> dict[str, Callable[[int, Tensor, KVPool], None]]:
+        """What `select` launches, one by one, to be measured: name -> call(layer, q, pool) after a `plan`."""
+        space = self.workspace(storage, batch.requests, batch.blocks_per_page, batch.lengths.device)
+        found: dict[str, Callable[[int, Tensor, KVPool], None]] = {}
+        for number, step in enumerate(self.built.plan.steps):
+            if isinstance(step, Kernel):
+                found[self.built.of_step(number).name] = partial(
+                    self._part, step, number, storage, batch, space
+                )
+            else:
+                made = space.sets[step.node]
+                name = "select" if made.step.final else f"select_{number}"
+                found[name] = partial(self._selection_part, made, batch, space)
+        return found
+
+    def _part(
+        self, step: Kernel, number: int, storage: DeviceStorage, batch: Batch, space: Workspace, layer: int,
+        q: Tensor, pool: KVPool,
+    ) -> None:  # fmt: skip
+        self._launch(step, number, storage, layer, q, pool, batch, space)
+
+    def _selection_part(
+        self, made: SetMemory, batch: Batch, space: Workspace, layer: int, q: Tensor, pool: KVPool
+    ) -> None:
+        self._select(made, layer, batch, space)
 
     def selects(self, layer: int) -> bool:
         """Whether the indexer runs in this layer: its own rows, or those of a layer that follows it, need it."""
@@ -347,7 +381,8 @@ class CompiledFlow:
         launch = {} if space.fresh else self.launch
         space.fresh = False
         self._kernel(source)[grid](
-            batch.lengths if lengths is None else lengths, batch.page_table, batch.page_table.stride(0), batch.slots, *work, *values,
+            batch.lengths if lengths is None else lengths, batch.page_table, batch.page_table.stride(0),
+            batch.slots, *work, *values,
             HEADS=heads, BLOCK_SIZE=self.block_size, BLOCKS_PER_PAGE=batch.blocks_per_page,
             CAPACITY=space.capacity, STATE_BLOCKS=storage.max_blocks, CHUNKS=chunks, TILE=tile,
             LISTED=listed, PDL=self.pdl, **launch,

@@ -79,6 +79,7 @@ class ReferenceRunner:
               indexer selects decides even there (rows below `dense_below` included; `dense_layers` stay dense)
     dtype     "fp32", or "fp64" to measure errors against: entries and states are rounded as in fp32
     weights   values of parameters; by default as the program declares them
+    entries   how an entry without a Cast is rounded; None: as K and V are, to bf16 where those have 8 bits
 
     `dense_below`: tokens below which rows are dense, as the flow says; 0 for "auto" until it is set.
     Raises BatchError for a flow with state that reuses selections.
@@ -92,10 +93,12 @@ class ReferenceRunner:
         dtype: str = "fp32",
         weights: Mapping[str, Tensor] | None = None,
         view: View = PER_HEAD,
+        entries: torch.dtype | None = None,
     ) -> None:
         import torch
 
         reuse.check_reuse(program)
+        self.entries = entries
         self.program = program
         self.block_size = program.policy.block_size
         self.shortcut = shortcut
@@ -169,7 +172,7 @@ class ReferenceRunner:
         for store in self.program.cache.stores:
             value = self.cache.tensor(run, store.value)
             if self.program.entry(store.name).storage == "kv":
-                value = value.to(entry_dtype(pool.dtype))
+                value = value.to(self.entries or entry_dtype(pool.dtype))
             target = storage.entries[layer][store.name].data
             target[block_ids, head] = value.to(target.dtype)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from vortex.vtensor.runner import FlowRunner, Storage
 
 if TYPE_CHECKING:
     from vortex.attention.provider import Provider
+    from vortex.dsl.ir import Program
 
 Prompt = str | Sequence[int]
 
@@ -161,6 +162,22 @@ class Engine:
                 f"prompt {index} has {len(prompt)} tokens, {new_tokens} more would pass the model's context "
                 f"of {self.loaded.context}: shorten it or lower max_new_tokens"
             )
+
+
+def default_runner(program: Program, loaded: LoadedModel) -> FlowRunner:
+    """Compiled kernels where the model is on a GPU, the reference on a CPU."""
+    if loaded.device.type == "cuda":
+        from vortex.codegen.compiled import CompiledFlow, Options
+
+        kinds = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+        if loaded.dtype not in kinds:
+            raise ValueError(
+                f"engine: K and V of {loaded.dtype} have no compiled kernels; load the model in bf16"
+            )
+        return cast("FlowRunner", CompiledFlow(program, Options(kinds[loaded.dtype])))
+    from vortex.vtensor.reference import ReferenceRunner
+
+    return cast("FlowRunner", ReferenceRunner(program))
 
 
 def default_attention(device: torch.device) -> Provider:
