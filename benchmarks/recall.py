@@ -9,7 +9,7 @@ counts.
 Every algorithm runs with blocks of 16, no dense layers and a selection of its own in each layer and step, so that rows
 compare; hyper-parameters that are a number of blocks are scaled with the budget (`scaled`).
 
-    python benchmarks/recall.py --out benchmarks/results/recall.json [--only quest,h2o]
+    python benchmarks/recall.py --out benchmarks/results/recall.json [--commit HASH] [--only quest,h2o]
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import json
 import math
 import os
 import platform
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -227,17 +226,13 @@ def check_full(model: LoadedModel, texts: list[dict[int, Captured]]) -> None:
         assert measure(name, model, texts[:1], min(CONTEXTS), 1.0)["recall"] == 1.0, name
 
 
-def commit() -> str:
-    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    return done.stdout.strip()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", default="")
+    parser.add_argument("--commit", default="")
     options = parser.parse_args()
     started = time.perf_counter()
     model = load(None)
@@ -262,7 +257,7 @@ def main() -> None:
         "text": f"pydoc_data.topics of Python {platform.python_version()}",
         "device": f"CPU, {os.environ.get('OMP_NUM_THREADS', torch.get_num_threads())} threads, fp32",
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-        "commit": commit(),
+        "commit": options.commit,
         "block_size": BLOCK,
         "layers": LAYERS,
         "passages": PASSAGES,

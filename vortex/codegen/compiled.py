@@ -74,7 +74,7 @@ class CompiledFlow:
     ) -> DeviceStorage:
         self._check(heads)
         self.weights = {
-            name: value.to(device, torch_dtype(self.program.weight(name).dtype))
+            name: value.to(device, torch_dtype(self.program.weight(name).dtype)).contiguous()
             for name, value in self.weights.items()
         }
         return allocate(

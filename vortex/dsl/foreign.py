@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dis
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 from vortex.dsl.registry import OPERATORS
@@ -169,6 +172,23 @@ def builtin_or(x: Tensor, slug: str, **facts: Any) -> None:
         recorder.report("foreign-call", name=name, remedy=remedy_for(name.rsplit(".", 1)[-1]))
     else:
         recorder.report(slug, **facts)
+
+
+ITERATE = {
+    "what": "a tensor",
+    "remedy": "Use an operator over the axis, or index an axis of known size: `[x[:, j] for j in range(n)]`.",
+}
+ITERATE_SET = {"what": "an index set", "remedy": "topK returns one set and no values: `i = topK(s)`."}
+
+
+def iterate(x: Tensor, frame: FrameType) -> Iterator[Tensor]:
+    """Reports an iteration; an assignment to several names gets as many unknown tensors."""
+    is_set = x.type is not None and x.type.members is not None
+    builtin_or(x, "iterate", **(ITERATE_SET if is_set else ITERATE))
+    code = frame.f_code.co_code
+    unpacks = code[frame.f_lasti] == dis.opmap["UNPACK_SEQUENCE"]
+    unknown = current("A tensor").unknown()
+    return iter((unknown,) * (code[frame.f_lasti + 1] if unpacks else 1))
 
 
 def branch(x: Tensor) -> bool:

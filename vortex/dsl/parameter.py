@@ -48,6 +48,9 @@ class Parameter:
             seed,
         )
 
+    def __repr__(self) -> str:
+        return f"Parameter({self.name!r}, {self.axes!r})"
+
     def weight(self, shape: Shape, block_size: int) -> Weight:
         """The declaration with sizes of a model. Raises Problem."""
         if not isinstance(self.name, str) or not self.name:

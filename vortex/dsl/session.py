@@ -117,19 +117,14 @@ class Session:
                 place = self.source.flow(self.flow.__name__)
                 self.report("no-indexer", place, flow=self.flow.__name__)
             return None, {}
-        known: dict[str, StateUse] | None = None
-        for _ in range(STATE_ROUNDS):
-            recorder = FlowRecorder(self.source, "indexer", self.shape, block_size, self.view)
-            recorder.weights = cache.weights
-            view = IndexerView(recorder, cache.entries, known)
-            q = recorder.input("q")
-            result = self._call(recorder, "forward_indexer", method, q, view)
-            if view.settled():
-                break
-            known = view.uses
-        else:
-            view.report_growth()
-        view.report_uses()
+        recorder, view, result = self._fixed_point(method, block_size, cache, None)
+        if view.shapeless() and not recorder.findings:
+            # Nothing gives these states axes: they are single numbers, unless one is used as more than that.
+            numbers = self._fixed_point(method, block_size, cache, view.as_numbers())
+            if numbers[0].findings:
+                view.report_shapeless()
+            else:
+                recorder, view, result = numbers
         if not any(finding.severity == "error" for finding in recorder.findings):
             self._resolve_result(recorder, result)
             failed = any(finding.severity == "error" for finding in recorder.findings)
@@ -138,6 +133,22 @@ class Session:
                 recorder.report("no-result", self._place_of_method("forward_indexer"))
         self.findings += recorder.findings
         return recorder, view.uses
+
+    def _fixed_point(
+        self, method: Callable[..., Any], block_size: int, cache: FlowRecorder, known: dict[str, StateUse] | None
+    ) -> tuple[FlowRecorder, IndexerView, Any]:
+        """Traces the indexer until it assigns to its states what it reads; `known` is what is known of them."""
+        for _ in range(STATE_ROUNDS):
+            recorder = FlowRecorder(self.source, "indexer", self.shape, block_size, self.view)
+            recorder.weights = dict(cache.weights)
+            view = IndexerView(recorder, cache.entries, known)
+            result = self._call(recorder, "forward_indexer", method, recorder.input("q"), view)
+            if view.settled():
+                break
+            known = view.uses
+        else:
+            view.report_growth()
+        return recorder, view, result
 
     def _method(self, name: str, wanted: tuple[str, ...]) -> Callable[..., Any] | None:
         """The method as a function of `wanted`, however it was written; None after a finding."""

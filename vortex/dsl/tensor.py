@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from vortex.dsl.axes import TensorType
@@ -93,20 +94,20 @@ class Tensor:
         return branch(self)
 
     def __iter__(self) -> Any:
-        from vortex.dsl.foreign import builtin_or
-        from vortex.dsl.trace import current
+        from vortex.dsl.foreign import iterate
 
-        builtin_or(self, "iterate")
-        return iter((current("A tensor").unknown(),))
+        return iterate(self, sys._getframe(1))
 
     def __len__(self) -> int:
-        from vortex.dsl.foreign import builtin_or
+        from vortex.dsl.foreign import ITERATE, builtin_or
 
-        builtin_or(self, "iterate")
+        builtin_or(self, "iterate", **ITERATE)
         return 1
 
     def __contains__(self, item: object) -> bool:
-        self._refuse("iterate")
+        from vortex.dsl.foreign import ITERATE
+
+        self._refuse("iterate", **ITERATE)
         return False
 
     def _value(self, what: str) -> None:

@@ -239,6 +239,9 @@ def plain_signature(signature: inspect.Signature) -> str:
 
 def nearest_argument(given: dict[str, Any], known: list[str]) -> str:
     torch_names = {"axis": "dim", "axes": "dim", "dims": "dim", "dtype": "to", "top": "k", "n": "k"}
+    torch_names |= {"kernel_size": "size", "kernel": "weights", "weight": "weights"}
+    if "k" not in known:
+        torch_names |= {"k": "max"}
     for name in given:
         if name in known:
             continue
@@ -288,9 +291,12 @@ def _operand(recorder: Recorder, op: Operator, name: str, value: Any) -> Tensor 
         remedy = f"Unpack it: `{op.name}(*xs…)`."
     elif value is None:
         remedy = "An operator was given nothing: does a helper lack its `return`?"
+    elif isinstance(value, property) or "Positions" in (type(value).__name__, getattr(value, "__name__", "")):
+        remedy = "Write `Positions().index`, or `Positions().from_end`."
     elif isinstance(value, Operator) or callable(value):
         remedy = "Call it first."
-    recorder.report("not-a-tensor", op=op.name, given=type(value).__name__, remedy=remedy)
+    given = "Positions" if "Positions()" in remedy else type(value).__name__
+    recorder.report("not-a-tensor", op=op.name, given=given, remedy=remedy)
     return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vortex.dsl.axes import BLOCK, TensorType, computed
@@ -279,10 +279,18 @@ class IndexerView(_Common):
                     "state-grows", use.stored_at, name=name, first=before.type, second=use.type
                 )
 
-    def report_uses(self) -> None:
-        """States whose shape stayed unknown although nothing else is wrong."""
-        if self._recorder.findings:
-            return
-        for name, use in self.uses.items():
-            if use.stored and use.type is None:
-                self._recorder.report("state-shape", use.stored_at, name=name)
+    def shapeless(self) -> dict[str, StateUse]:
+        """States that only expressions of states are assigned to."""
+        return {name: use for name, use in self.uses.items() if use.stored and use.type is None}
+
+    def as_numbers(self) -> dict[str, StateUse]:
+        """What is known of the states, shapeless ones taken for single numbers."""
+        numbers = {
+            name: replace(use, type=TensorType((), "bool" if isinstance(use.default, bool) else "fp32"))
+            for name, use in self.shapeless().items()
+        }
+        return {**self.uses, **numbers}
+
+    def report_shapeless(self) -> None:
+        for name, use in self.shapeless().items():
+            self._recorder.report("state-shape", use.stored_at, name=name)

@@ -178,10 +178,22 @@ def lower_split(e: Emitter, number_: int, scope: Scope | None) -> Tile:
 def lower_merge(e: Emitter, number_: int, scope: Scope | None) -> Tile:
     node = e.function.nodes[number_]
     names = [str(each) for each in node.attr("axes")]  # type: ignore[union-attr]
-    (tile,) = e.operands(number_, scope)
-    old = [tile.axis(name) for name in names]
     merged = node.type.axis(str(node.attr("to")))
     assert merged is not None
+    (before,) = e.types(number_)
+    parts = [each for each in before.axes if each.name in names]
+    if any(e.padded(axis) for axis in (*parts, merged)):
+        places, stride = {}, 1
+        for name in reversed(names):
+            size = before.axis(name).size  # type: ignore[union-attr]
+            place = f"((tl.arange(0, {e.lanes(merged)}) // {stride}) % {size})"
+            places[name] = Tile(place, (merged,), "int32")
+            stride *= size or 1
+        viewed = view(e, number_, node.inputs[0], places, scope)
+        if viewed is not None:
+            return viewed
+    (tile,) = e.operands(number_, scope)
+    old = [tile.axis(name) for name in names]
     rest = [axis for axis in tile.axes if axis.name not in names]
     if not any(e.padded(axis) for axis in (*old, merged)):
         shape = ", ".join(e.lanes(axis) for axis in (*rest, merged))

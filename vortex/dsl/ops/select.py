@@ -167,7 +167,7 @@ def _threshold_reference(node: Node, types: tuple[TensorType, ...]) -> Callable[
 def Threshold(x: TensorType, t: float, *, max: int | str | None = None) -> Inferred:
     """The blocks with scores of at least `t`, the largest first where `max` (as `k` in topK) allows fewer."""
     _over_blocks(x, "Threshold")
-    remedy = "Write a number known while tracing; a tensor is compared: `x >= t` is a set of blocks."
+    remedy = "Write a number known while tracing; a tensor is subtracted: `Threshold(x - t, 0.0)`."
     return Inferred(BLOCK_SET, {"t": _number(t, "t", remedy), "max": _size_limit(max, "max")})
 
 

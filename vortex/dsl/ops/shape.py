@@ -46,8 +46,10 @@ def Transpose(x: TensorType, *axes: str) -> Inferred:
             raise Problem("transpose-rank", type=x)
         axes = (*x.names[:-2], x.names[-1], x.names[-2])
     names = resolve(x, axes)
-    if len(names) != len(x.axes):
-        raise Problem("transpose-axes", given=", ".join(names), type=x)
+    # Two positions in the order they have are torch's pair to be swapped, not an order.
+    pair = names == x.names and all(isinstance(each, int) for each in axes)
+    if len(names) != len(x.axes) or pair:
+        raise Problem("transpose-axes", given=", ".join(str(each) for each in axes), type=x)
     return Inferred(_kept(x, tuple(x.axes[x.names.index(name)] for name in names)), {"axes": names})
 
 

@@ -1,0 +1,11 @@
+from vortex import *
+
+
+class Example(vFlow):
+    def forward_cache(c):
+        c["mean"] = Mean(c["k"])
+
+    def forward_indexer(q, c):
+        s = Max(GeMM(c["mean"], q.T))
+        values, i = topK(s)  # <- values, i
+        return topK(values + s)
