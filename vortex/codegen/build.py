@@ -9,10 +9,10 @@ from typing import Any
 
 from vortex.codegen.comments import safe_comment
 from vortex.codegen.decompose import decompose
-from vortex.codegen.fuse import Kernel, Plan, Select, plan
+from vortex.codegen.fuse import Kernel, Plan, Select, fusable, plan
 from vortex.codegen.memory import Argument, row_elements
 from vortex.codegen.passes import Sweep, Writer, write_summary
-from vortex.codegen.schedule import Schedule, schedule, summary_warps
+from vortex.codegen.schedule import Form, Schedule, choose_form, schedule, summary_warps, warps_for
 from vortex.codegen.simplify import optimise
 from vortex.codegen.templates import render
 from vortex.dsl.ir import Program
@@ -76,6 +76,23 @@ class Built:
     kernels: tuple[KernelSource, ...]
     selections: tuple[int, ...]
     rewrites: tuple[Any, ...] = field(default=())
+    scores: int | None = None
+
+    def form(self, rows: int, blocks: int) -> Form | None:
+        """How rows of at most `blocks` blocks are selected from; None where the flow has one form alone."""
+        if self.scores is None:
+            return None
+        read = {str(node.attr("name")) for node in self.program.indexer.nodes if node.op == "Entry"}
+        size = sum(entry_bytes(self, name) for name in read)
+        return choose_form(rows, blocks, size, self.kernel("map_0").schedule.elements)
+
+    def fused(self, blocks: int) -> KernelSource:
+        """The fused kernel for rows of at most `blocks` blocks."""
+        assert self.scores is not None
+        tile = max(1 << max(blocks - 1, 0).bit_length(), 16)
+        return _fused(
+            self.program, self.options, self.plan, self.scores, tile, self.kernel("map_0").schedule.elements
+        )
 
     def kernel(self, name: str) -> KernelSource:
         return next(each for each in self.kernels if each.name == name)
@@ -110,9 +127,10 @@ def build(
             chosen = (schedules or {}).get(number) or schedule(program, planned, step)
             kernels.append(_kernel(program, writer, step, number, chosen))
     selections = tuple(step.node for step in planned.steps if isinstance(step, Select))
-    built = Built(program, options, planned, tuple(kernels), selections, rewrites)
+    scores = fusable(program) if any(kernel.name == "map_0" for kernel in kernels) else None
+    built = Built(program, options, planned, tuple(kernels), selections, rewrites, scores)
     step_plan = KernelSource("plan", _plan_source(built))
-    return Built(program, options, planned, (step_plan, *kernels), selections, rewrites)
+    return Built(program, options, planned, (step_plan, *kernels), selections, rewrites, scores)
 
 
 def entry_bytes(built: Built, name: str) -> int:
@@ -142,6 +160,23 @@ def _kernel(program: Program, writer: Writer, kernel: Kernel, number: int, chose
         uses_state=written.uses_state,
     )
     return KernelSource(name, source, written.arguments.ordered(), number, chosen)
+
+
+def _fused(
+    program: Program, options: Options, planned: Plan, scores: int, tile: int, elements: int
+) -> KernelSource:
+    written, shown = Writer(program, planned, options.entry_dtype, options.kv_dtype).write_row(scores, tile)
+    arguments = written.arguments.ordered()
+    source = render(
+        "fused.py.jinja",
+        origin=_origin(program),
+        arguments=arguments,
+        sweep=written.sweeps[0],
+        score=shown,
+    )
+    return KernelSource(
+        f"fused_{tile}", source, arguments, None, Schedule(tile, warps_for(tile * elements, 4), elements)
+    )
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -12,6 +13,7 @@ from vortex.codegen.build import Built, KernelSource, Options, build, stored_typ
 from vortex.codegen.fuse import Kernel
 from vortex.codegen.memory import Argument
 from vortex.codegen.schedule import Schedule
+from vortex.codegen.select import EXACT
 from vortex.codegen.storage import DeviceStorage, SetMemory, Workspace, allocate, torch_dtype, workspace
 from vortex.codegen.templates import load_source, load_template, render
 from vortex.codegen.tune import kept
@@ -34,6 +36,7 @@ class CompiledFlow:
     """Runs a program's kernels on a device (or in Triton's interpreter).
 
     shortcut  rows whose budget covers all their blocks are marked dense; off, what is selected decides
+    form      "fused" or "split" rows whatever they cost, "auto" by cost for each batch shape
     weights   values of parameters [layers,] [kv heads,] axes…; by default as the program declares them
 
     `dense_below` is the number of tokens below which rows are dense: as the flow says, 0 for "auto" until whoever
@@ -48,6 +51,7 @@ class CompiledFlow:
         shortcut: bool = True,
         weights: Mapping[str, Tensor] | None = None,
         schedules: Mapping[int, Schedule] | None = None,
+        form: str = "auto",
     ) -> None:
         reuse.check_reuse(program)
         options = options or Options()
@@ -59,6 +63,7 @@ class CompiledFlow:
         self.pdl = _overlaps_launches()
         self.launch = {"launch_pdl": True} if self.pdl else {}
         self.shortcut = shortcut
+        self.wanted_form = form
         given = weights if weights is not None else load_weights(self.program)
         self.weights = {each.name: given[each.name] for each in self.program.weights}
         self.modules: dict[str, ModuleType] = {}
@@ -111,7 +116,15 @@ class CompiledFlow:
                 device,
                 overlap=self.pdl,
             )
+            self.workspaces[key].fused = self._fused(requests * storage.heads.kv, storage.max_blocks)
         return self.workspaces[key]
+
+    def _fused(self, rows: int, blocks: int) -> KernelSource | None:
+        """The fused kernel where it is wanted, or estimated to be cheaper than its parts."""
+        form = self.built.form(rows, blocks)
+        if form is None or self.wanted_form == "split" or not (form.fused or self.wanted_form == "fused"):
+            return None
+        return self.built.fused(blocks)
 
     # Launching
 
@@ -282,7 +295,9 @@ class CompiledFlow:
         if self.selects(layer):
             lengths = batch.lengths if space.active is None else space.active[layer]
             finished = space.finished if space.active_finished is None else space.active_finished[layer]
-            for number, step in enumerate(self.built.plan.steps):
+            if space.fused is not None:
+                self._launch_fused(space.fused, storage, layer, q, pool, batch, space)
+            for number, step in enumerate(self.built.plan.steps if space.fused is None else ()):
                 if isinstance(step, Kernel):
                     self._launch(step, number, storage, layer, q, pool, batch, space, lengths)
                 else:
@@ -389,6 +404,28 @@ class CompiledFlow:
             num_warps=source.schedule.warps, num_stages=source.schedule.stages,
         )  # fmt: skip
 
+    def _launch_fused(
+        self, source: KernelSource, storage: DeviceStorage, layer: int, q: Tensor, pool: KVPool, batch: Batch,
+        space: Workspace,
+    ) -> None:  # fmt: skip
+        """Scores, selection and ids of every row in one kernel."""
+        made, config = self._attended(space), self._attended(space).selector.config
+        heads = storage.heads.kv
+        dense = space.dense[layer] if self.shortcut and self._alone else None
+        take = space.everything if made.take is None else space.take[made.take, layer]
+        values = [self._value(each, storage, layer, q, pool, space) for each in source.arguments]
+        launch = {} if space.fresh else self.launch
+        space.fresh = False
+        self._kernel(source, "fused")[(heads, batch.requests)](
+            batch.lengths, batch.page_table, batch.page_table.stride(0), batch.slots, space.finished, take, dense,
+            made.out.ids, made.out.counts, layer, config.seed & 0x7FFFFFFF, *values,
+            HEADS=heads, BLOCK_SIZE=self.block_size, BLOCKS_PER_PAGE=batch.blocks_per_page, CAPACITY=space.capacity,
+            STATE_BLOCKS=storage.max_blocks, TILE=source.schedule.tile, WIDTH=made.width,
+            FRAME=min(_power(made.width), 2048), SINKS=config.sinks, RECENT=config.recent,
+            STOCHASTIC=config.recall is not None, RECALL=math.ceil((config.recall or 1) * EXACT), PROBES=2,
+            PDL=self.pdl, **launch, num_warps=source.schedule.warps,
+        )  # fmt: skip
+
     def _select(
         self, made: SetMemory, layer: int, batch: Batch, space: Workspace, finished: Tensor | None = None
     ) -> None:
@@ -408,7 +445,14 @@ class CompiledFlow:
     ) -> None:  # fmt: skip
         take = space.everything if made.take is None else space.take[made.take, layer]
         made.selector.run(
-            scores, finished, take, made.out, layer=layer, bound=made.bound, dense=dense, lengths=batch.lengths
+            scores,
+            finished,
+            take,
+            made.out,
+            layer=layer,
+            bound=made.bound,
+            dense=dense,
+            lengths=batch.lengths,
         )
 
     @property
@@ -434,7 +478,11 @@ class CompiledFlow:
         made = self._attended(space).out
         # A budget that covers a row's blocks has slots for them; other dense rows know no bound but the longest.
         by_budget = not self.dense_layers and not self.dense_below
-        lists = self._alone and (by_budget or space.holds_all) if self.shortcut else layer not in self.dense_layers
+        lists = (
+            self._alone and (by_budget or space.holds_all)
+            if self.shortcut
+            else layer not in self.dense_layers
+        )
         return Selection(made.ids, made.counts, self._dense(space, layer).view(torch.bool), lists)
 
     def _attended(self, space: Workspace) -> SetMemory:

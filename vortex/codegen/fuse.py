@@ -456,6 +456,26 @@ def merge_rows(steps: list[Step]) -> list[Step]:
     return merged
 
 
+def fusable(program: Program) -> int | None:
+    """The scores that one thread block can compute and select from without memory in between; None where it cannot.
+
+    All that crosses blocks is a reduction or a running sum, and the only selection is the result.
+    """
+    function, policy = program.indexer, program.policy
+    if function.stores or policy.share_heads or policy.reuse_steps > 1:
+        return None
+    for number in reached(function):
+        kind = row_kind(function, number)
+        final = number == function.result
+        if kind in ("window", "lookup", "scatter") or (kind == "select") != final:
+            return None
+        node = function.nodes[number]
+        if node.op == "Gather" and node.attr("dim") is None:
+            return None
+    result = function.nodes[function.result]  # type: ignore[index]
+    return result.inputs[0] if result.op == "topK" else None
+
+
 def plan(program: Program) -> Plan:
     """The plan of a program's indexer."""
     return Planner(program, program.indexer).plan()

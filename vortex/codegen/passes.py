@@ -136,6 +136,22 @@ class Writer:
             if each not in e.materialised:
                 wanted += e.function.nodes[each].inputs
 
+    def write_row(self, scores: int, tile: int) -> tuple[Written, str]:
+        """The whole indexer up to its scores, over a tile that holds the row; with the variable of the scores."""
+        arguments = Arguments()
+        memory = Memory(self.program, arguments, (), "indexer", self.entry_dtype, self.kv_dtype)
+        e = Emitter(self.program.indexer, self.program.file, tile)
+        e.leaf = memory.read_leaf
+        self._widen(e, Pass(None, (Output(scores, "scores"),)))
+        written = Sweep(None, False)
+        e.early = written.early
+        scope = Scope(None, "block", "member", "valid", "finished", whole=True)
+        value = e.evaluate(scores, scope)
+        value = e.cast(e.cast(value, "int32") if value.dtype == "bool" else value, "fp32")
+        shown = e.let(e.full(value, (BLOCK,)))
+        written.preamble, written.body = e.preamble, e.body
+        return Written("fused", (written,), arguments, False, tile), shown
+
     # Outputs
 
     def _buffer_address(self, memory: Memory, buffer: Buffer, e: Emitter, axes: tuple[Axis, ...]) -> str:

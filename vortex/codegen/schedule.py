@@ -47,6 +47,40 @@ def schedule(program: Program, plan: Plan, kernel: Kernel) -> Schedule:
     return Schedule(tile, warps, largest.block)
 
 
+FUSED_ELEMENTS = 32768
+"""fp32 values of the largest tile of a fused kernel: 128 a thread with 8 warps."""
+
+MULTIPROCESSORS = 132
+LAUNCH, LATENCY, SELECT = 1.5, 2.0, 3.0
+"""Microseconds of a launch inside a graph, of a kernel's dependent loads, and of a selection in one thread block."""
+
+DEVICE_RATE, BLOCK_RATE = 4.3e6, 5e4
+"""Bytes a microsecond that the device reads, and that one thread block reads."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """Whether a row runs fused, with the estimated microseconds of both forms."""
+
+    fused: bool
+    fused_us: float
+    split_us: float
+
+
+def choose_form(rows: int, blocks: int, block_bytes: float, elements: int) -> Form:
+    """One kernel a row, or scores in parallel and a selection after them, by what they move and fill.
+
+    rows (request, KV head) of at most `blocks` blocks; block_bytes: of entries read per block; elements: of the
+    largest value per block
+    """
+    waves = -(-rows // (2 * MULTIPROCESSORS))
+    fused = LAUNCH + waves * (LATENCY + blocks * block_bytes / BLOCK_RATE + SELECT)
+    selects = -(-rows // (4 * MULTIPROCESSORS)) * SELECT
+    split = 2 * LAUNCH + 2 * LATENCY + rows * blocks * block_bytes / DEVICE_RATE + selects
+    fits = lanes_of(blocks) * elements <= FUSED_ELEMENTS
+    return Form(fits and fused < split, fused, split)
+
+
 def summary_warps(program: Program) -> int:
     """Warps of the kernels that summarise one (block, KV head) at a time."""
     outputs = [store.value for store in program.cache.stores]

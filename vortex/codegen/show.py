@@ -27,6 +27,9 @@ def show_plan(built: Built) -> str:
         )
     for number, step in enumerate(built.plan.steps):
         lines += _step(built, number, step)
+    if built.scores is not None:
+        lines += ["", "forms (microseconds estimated from bytes and thread blocks)"]
+        lines += [f"  {line}" for line in _forms(built)]
     lines += ["", "memory between kernels"]
     lines += [f"  {_buffer(built, buffer)}" for buffer in built.plan.buffers] or ["  none"]
     lines += ["", "bytes a block and KV head"]
@@ -50,6 +53,16 @@ def _step(built: Built, number: int, step: Kernel | Select) -> Iterator[str]:
     for sweep in step.passes:
         for output in sweep.outputs:
             yield f"    {_domain(sweep)}: {_output(built, output)}"
+
+
+def _forms(built: Built) -> Iterator[str]:
+    """Where one fused kernel a row replaces the scoring kernel and the selection."""
+    for rows in (8, 128, 1024):
+        for blocks in (64, 256, 2048):
+            form = built.form(rows, blocks)
+            assert form is not None
+            chosen = "fused, nothing in memory between" if form.fused else "split, scores in memory between"
+            yield f"{rows} rows of {blocks} blocks: {chosen} ({form.fused_us:.1f} fused, {form.split_us:.1f} split)"
 
 
 def _domain(sweep: Pass) -> str:

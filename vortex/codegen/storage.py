@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from vortex.codegen.build import Built, budget_of
+from vortex.codegen.build import Built, KernelSource, budget_of
 from vortex.codegen.fuse import Select
 from vortex.codegen.memory import row_elements
 from vortex.codegen.select import SelectConfig, Selector, SelectOutput
@@ -154,6 +154,7 @@ class Workspace:
     sparse    int8 [requests]: zeros, the dense rows of a layer without any
     active    int32 [layers, requests]: lengths of the rows that select in this step, where not all do;
               active_finished: their finished blocks, -1 for the others
+    fused     the one kernel that rows of this shape run, where that is cheaper than the steps of the plan
     planned   the batch that was planned last; fresh: no kernel was launched since
     """
 
@@ -173,6 +174,7 @@ class Workspace:
     skipping: Tensor | None = None
     attended: SetMemory = field(init=False)
     holds_all: bool = True
+    fused: KernelSource | None = None
     planned: Any = None
     fresh: bool = False
 
@@ -215,7 +217,9 @@ def workspace(
         made.active, made.active_finished = torch.zeros(2, layers, requests, **options)
     for step in built.plan.steps:
         if isinstance(step, Select):
-            memory = functools.partial(_set_memory, built, step, made, heads, max_blocks, blocks_per_page, device, overlap)
+            memory = functools.partial(
+                _set_memory, built, step, made, heads, max_blocks, blocks_per_page, device, overlap
+            )
             made.sets[step.node] = memory()
             if step.final:
                 made.attended = memory() if step.inner else made.sets[step.node]
