@@ -14,7 +14,7 @@ from vortex.codegen.memory import Argument, row_elements
 from vortex.codegen.passes import Sweep, Writer, write_summary
 from vortex.codegen.schedule import Schedule, schedule, summary_warps
 from vortex.codegen.simplify import optimise
-from vortex.codegen.templates import render
+from vortex.codegen.templates import functions_used, render
 from vortex.dsl.ir import Program
 from vortex.dsl.ops.storage import BITS
 from vortex.dsl.policy import Budget, Layers
@@ -131,6 +131,7 @@ def _kernel(program: Program, writer: Writer, kernel: Kernel, number: int, chose
         name=name,
         kind=kernel.kind,
         arguments=written.arguments.ordered(),
+        math=functions_used("_math.py.jinja", (line for sweep in written.sweeps for line in sweep.lines)),
         sweeps=written.sweeps,
         uses_state=written.uses_state,
     )
@@ -172,13 +173,15 @@ def _summary(program: Program, options: Options) -> KernelSource:
         Typed(each.variable, each.kind != "stride", TRITON_TYPES[stored_type(program, options, each)])
         for each in arguments.ordered()
     ]
+    body = [*emitter.preamble, *emitter.body, *stores]
     source = render(
         "summarise.py.jinja",
         origin=_origin(program),
+        math=functions_used("_math.py.jinja", body),
         arguments=typed,
         pointers=[each for each in typed if each.pointer],
         names=", ".join(each.variable for each in typed),
-        body=[*emitter.preamble, *emitter.body, *stores],
+        body=body,
     )
     chosen = Schedule(1, summary_warps(program), 1)
     return KernelSource("summarise", source, arguments.ordered(), None, chosen)
