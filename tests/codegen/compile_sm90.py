@@ -67,10 +67,15 @@ def compile_one(built: Built, source: KernelSource, function: str) -> dict:
         "RECENT": 1, "DENSE_BELOW": 0, "REQUESTS": 16, "LAYERS": built.program.shape.layers, "FILL": 128,
     }  # fmt: skip
     types = {name: type_of(built, source, name) or "constexpr" for name in kernel.arg_names}
-    constants = {(at,): values[name] for at, name in enumerate(kernel.arg_names) if types[name] == "constexpr"}
+    constants = {
+        (at,): values[name] for at, name in enumerate(kernel.arg_names) if types[name] == "constexpr"
+    }
     aligned = {(at,): [["tt.divisibility", 16]] for at, name in enumerate(kernel.arg_names)
                if types[name].startswith("*") or "stride" in name}  # fmt: skip
-    options = {"num_warps": schedule.warps if schedule else 1, "num_stages": schedule.stages if schedule else 2}
+    options = {
+        "num_warps": schedule.warps if schedule else 1,
+        "num_stages": schedule.stages if schedule else 2,
+    }
     made = triton.compile(
         ASTSource(kernel, types, constants, aligned), target=GPUTarget("cuda", 90, 32), options=options
     )

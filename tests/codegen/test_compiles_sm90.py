@@ -47,7 +47,13 @@ def named(stem: str) -> Path:
 
 
 def test_three_flows_compile():
-    check([case(named("block_topk")), case(named("quest_int8"), "fp8"), case(named("softmax_topk"), "fp16", 3, 80)])
+    check(
+        [
+            case(named("block_topk")),
+            case(named("quest_int8"), "fp8"),
+            case(named("softmax_topk"), "fp16", 3, 80),
+        ]
+    )
 
 
 @pytest.mark.slow

@@ -33,7 +33,13 @@ def summarise_one(
     HEADS: tl.constexpr,
 ):  # fmt: skip
     """forward_cache of one (block, KV head)."""
-    v1 = tl.load(input_0 + head * stride_1 + (pool_block * (16 * stride_0)) + (tl.arange(0, 16))[:, None] * stride_0 + (tl.arange(0, 128))[None, :]).to(tl.float32)  # block_topk.py:15
+    v1 = tl.load(  # block_topk.py:15
+        input_0
+        + head * stride_1
+        + (pool_block * (16 * stride_0))
+        + (tl.arange(0, 16))[:, None] * stride_0
+        + (tl.arange(0, 128))[None, :]
+    ).to(tl.float32)
     v2 = tl.sum(v1, 0)  # block_topk.py:15
     v3 = v2 / 16.0  # block_topk.py:15
     tl.store(entry_0 + (pool_block * HEADS + head) * 128 + tl.arange(0, 128), to_bf16(v3))

@@ -19,18 +19,18 @@ import triton.language as tl
 
 
 @triton.jit
+def pool_block_of(pages, block, valid, BLOCKS_PER_PAGE: tl.constexpr):
+    """Ids in the pool of blocks of a request, 64 bits wide."""
+    page = tl.load(pages + block // BLOCKS_PER_PAGE, mask=valid, other=0).to(tl.int64)
+    return page * BLOCKS_PER_PAGE + block % BLOCKS_PER_PAGE
+
+
+@triton.jit
 def wait_for_kernel(PDL: tl.constexpr):
     """Lets the next kernel start, and waits until the one before has written everything."""
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
-
-
-@triton.jit
-def pool_block_of(pages, block, valid, BLOCKS_PER_PAGE: tl.constexpr):
-    """Ids in the pool of blocks of a request, 64 bits wide."""
-    page = tl.load(pages + block // BLOCKS_PER_PAGE, mask=valid, other=0).to(tl.int64)
-    return page * BLOCKS_PER_PAGE + block % BLOCKS_PER_PAGE
 
 
 @triton.jit
@@ -65,12 +65,28 @@ def map_0(
         block = start + tl.arange(0, TILE)
         member = block
         valid = block < finished
-        v3 = tl.load(input_0 + request.to(tl.int64) * stride_0 + head * 4 * stride_1 + (tl.arange(0, 16))[:, None] * stride_1 + (tl.arange(0, 128))[None, :], mask=((tl.arange(0, 16))[:, None] < 4), other=0.0).to(tl.float32)
+        v3 = tl.load(
+            input_0
+            + request.to(tl.int64) * stride_0
+            + head * 4 * stride_1
+            + (tl.arange(0, 16))[:, None] * stride_1
+            + (tl.arange(0, 128))[None, :],
+            mask=((tl.arange(0, 16))[:, None] < 4),
+            other=0.0,
+        ).to(tl.float32)
         pool1 = pool_block_of(pages, block, valid, BLOCKS_PER_PAGE)
-        v2 = tl.load(entry_0 + head * 128 + (pool1 * (HEADS * 128))[:, None] + (tl.arange(0, 128))[None, :], mask=(valid)[:, None], other=0.0).to(tl.float32)  # softmax_topk.py:18
+        v2 = tl.load(  # softmax_topk.py:18
+            entry_0 + head * 128 + (pool1 * (HEADS * 128))[:, None] + (tl.arange(0, 128))[None, :],
+            mask=(valid)[:, None],
+            other=0.0,
+        ).to(tl.float32)
         v4 = tl.dot((v2).to(tl.bfloat16), (tl.permute(v3, (1, 0))).to(tl.bfloat16), out_dtype=tl.float32)  # softmax_topk.py:18
         v5 = (v4 * 0.08838834764831845)  # softmax_topk.py:18
-        tl.store(buffer_0 + row.to(tl.int64) * 4 * CAPACITY + (block)[:, None] * 4 + (tl.arange(0, 16))[None, :], v5, mask=(valid)[:, None] & ((tl.arange(0, 16))[None, :] < 4))
+        tl.store(
+            buffer_0 + row.to(tl.int64) * 4 * CAPACITY + (block)[:, None] * 4 + (tl.arange(0, 16))[None, :],
+            v5,
+            mask=(valid)[:, None] & ((tl.arange(0, 16))[None, :] < 4),
+        )
     # A thread block that found no work waits too: a kernel that ended before the one before it would let the next
     # one start too early.
     wait_for_kernel(PDL)

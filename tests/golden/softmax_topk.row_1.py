@@ -27,13 +27,6 @@ def wait_for_kernel(PDL: tl.constexpr):
 
 
 @triton.jit
-def pool_block_of(pages, block, valid, BLOCKS_PER_PAGE: tl.constexpr):
-    """Ids in the pool of blocks of a request, 64 bits wide."""
-    page = tl.load(pages + block // BLOCKS_PER_PAGE, mask=valid, other=0).to(tl.int64)
-    return page * BLOCKS_PER_PAGE + block % BLOCKS_PER_PAGE
-
-
-@triton.jit
 def row_1(
     lengths, page_table, page_stride, slots, work, work_count,
     buffer_0,
@@ -58,7 +51,14 @@ def row_1(
             member = start + tl.arange(0, TILE)
             block = member
             valid = member < finished
-            v1 = tl.load(buffer_0 + row.to(tl.int64) * CAPACITY * 4 + ((block) * 4)[:, None] + (tl.arange(0, 4))[None, :], mask=(valid)[:, None], other=0.0).to(tl.float32)  # softmax_topk.py:18
+            v1 = tl.load(  # softmax_topk.py:18
+                buffer_0
+                + row.to(tl.int64) * CAPACITY * 4
+                + ((block) * 4)[:, None]
+                + (tl.arange(0, 4))[None, :],
+                mask=(valid)[:, None],
+                other=0.0,
+            ).to(tl.float32)
             v2 = tl.where((valid)[:, None], v1, float("-inf"))
             v3 = tl.max(v2, 0)  # softmax_topk.py:18
             total4 = tl.maximum(total4, v3)  # softmax_topk.py:18
@@ -74,7 +74,14 @@ def row_1(
             member = start + tl.arange(0, TILE)
             block = member
             valid = member < finished
-            v5 = tl.load(buffer_0 + row.to(tl.int64) * CAPACITY * 4 + ((block) * 4)[:, None] + (tl.arange(0, 4))[None, :], mask=(valid)[:, None], other=0.0).to(tl.float32)  # softmax_topk.py:18
+            v5 = tl.load(  # softmax_topk.py:18
+                buffer_0
+                + row.to(tl.int64) * CAPACITY * 4
+                + ((block) * 4)[:, None]
+                + (tl.arange(0, 4))[None, :],
+                mask=(valid)[:, None],
+                other=0.0,
+            ).to(tl.float32)
             v9 = (v5 - v8[None, :])  # softmax_topk.py:18
             v10 = tl.exp(v9)  # softmax_topk.py:18
             v11 = tl.where((valid)[:, None], v10, 0.0)
@@ -94,7 +101,14 @@ def row_1(
             member = start + tl.arange(0, TILE)
             block = member
             valid = member < finished
-            v14 = tl.load(buffer_0 + row.to(tl.int64) * CAPACITY * 4 + ((block) * 4)[:, None] + (tl.arange(0, 4))[None, :], mask=(valid)[:, None], other=0.0).to(tl.float32)  # softmax_topk.py:18
+            v14 = tl.load(  # softmax_topk.py:18
+                buffer_0
+                + row.to(tl.int64) * CAPACITY * 4
+                + ((block) * 4)[:, None]
+                + (tl.arange(0, 4))[None, :],
+                mask=(valid)[:, None],
+                other=0.0,
+            ).to(tl.float32)
             v18 = (v14 - v17[None, :])  # softmax_topk.py:18
             v19 = tl.exp(v18)  # softmax_topk.py:18
             v23 = tl.div_rn(v19, v22[None, :])  # softmax_topk.py:18

@@ -22,6 +22,10 @@ from vortex.dsl.policy import Budget, Layers
 KV_DTYPES = ("bf16", "fp16", "fp32", "fp8")
 
 
+FUNCTIONS_OF_KERNELS = ("_math.py.jinja", "_pool.py.jinja")
+"""Templates of functions that generated code calls; a kernel gets those that it needs."""
+
+
 class BuildError(ValueError):
     """Options that no kernel can be built for; the message says which are possible."""
 
@@ -131,7 +135,9 @@ def _kernel(program: Program, writer: Writer, kernel: Kernel, number: int, chose
         name=name,
         kind=kernel.kind,
         arguments=written.arguments.ordered(),
-        math=functions_used("_math.py.jinja", (line for sweep in written.sweeps for line in sweep.lines)),
+        functions=functions_used(
+            FUNCTIONS_OF_KERNELS, (line for sweep in written.sweeps for line in sweep.lines)
+        ),
         sweeps=written.sweeps,
         uses_state=written.uses_state,
     )
@@ -177,7 +183,7 @@ def _summary(program: Program, options: Options) -> KernelSource:
     source = render(
         "summarise.py.jinja",
         origin=_origin(program),
-        math=functions_used("_math.py.jinja", body),
+        functions=functions_used(FUNCTIONS_OF_KERNELS, body),
         arguments=typed,
         pointers=[each for each in typed if each.pointer],
         names=", ".join(each.variable for each in typed),

@@ -103,7 +103,13 @@ class CompiledFlow:
         key = (requests, storage.max_blocks, storage.heads, blocks_per_page, str(device))
         if key not in self.workspaces:
             self.workspaces[key] = workspace(
-                self.built, requests, storage.max_blocks, storage.heads, blocks_per_page, device, overlap=self.pdl
+                self.built,
+                requests,
+                storage.max_blocks,
+                storage.heads,
+                blocks_per_page,
+                device,
+                overlap=self.pdl,
             )
         return self.workspaces[key]
 
@@ -373,7 +379,14 @@ class CompiledFlow:
     ) -> None:  # fmt: skip
         take = space.everything if made.take is None else space.take[made.take, layer]
         made.selector.run(
-            scores, finished, take, made.out, layer=layer, bound=made.bound, dense=dense, lengths=batch.lengths
+            scores,
+            finished,
+            take,
+            made.out,
+            layer=layer,
+            bound=made.bound,
+            dense=dense,
+            lengths=batch.lengths,
         )
 
     @property
@@ -399,7 +412,11 @@ class CompiledFlow:
         made = self._attended(space).out
         # A budget that covers a row's blocks has slots for them; other dense rows know no bound but the longest.
         by_budget = not self.dense_layers and not self.dense_below
-        lists = self._alone and (by_budget or space.holds_all) if self.shortcut else layer not in self.dense_layers
+        lists = (
+            self._alone and (by_budget or space.holds_all)
+            if self.shortcut
+            else layer not in self.dense_layers
+        )
         return Selection(made.ids, made.counts, self._dense(space, layer).view(torch.bool), lists)
 
     def _attended(self, space: Workspace) -> SetMemory:

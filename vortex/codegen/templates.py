@@ -12,6 +12,7 @@ from typing import Any
 import jinja2
 
 from vortex.codegen.cache import load_source
+from vortex.codegen.wrap import wrap
 
 __all__ = ["functions_used", "load_source", "load_template", "render"]
 
@@ -20,13 +21,15 @@ TEMPLATES = Path(__file__).parent.parent / "templates"
 
 @lru_cache(maxsize=1)
 def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
+    made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters["wrap"] = wrap
+    return made
 
 
 def render(template: str, /, **values: Any) -> str:
@@ -34,9 +37,9 @@ def render(template: str, /, **values: Any) -> str:
     return _environment().get_template(template).render(**values)
 
 
-def functions_used(template: str, lines: Iterable[str]) -> str:
-    """The functions of a template that code calls, directly or through one another, in the template's order."""
-    _, *texts = render(template).strip().split("@triton.jit\n")
+def functions_used(templates: Iterable[str], lines: Iterable[str]) -> str:
+    """The functions of some templates that code calls, directly or through one another, in their order there."""
+    _, *texts = "\n".join(render(each) for each in templates).split("@triton.jit\n")
     bodies = {text.partition("(")[0].removeprefix("def "): f"@triton.jit\n{text.strip()}" for text in texts}
     called = _names("\n".join(lines)) & bodies.keys()
     waiting = list(called)
