@@ -14,12 +14,16 @@ from vortex.codegen.memory import Argument, row_elements
 from vortex.codegen.passes import Sweep, Writer, write_summary
 from vortex.codegen.schedule import Form, Schedule, choose_form, schedule, summary_warps, warps_for
 from vortex.codegen.simplify import optimise
-from vortex.codegen.templates import render
+from vortex.codegen.templates import functions_used, render
 from vortex.dsl.ir import Program
 from vortex.dsl.ops.storage import BITS
 from vortex.dsl.policy import Budget, Layers
 
 KV_DTYPES = ("bf16", "fp16", "fp32", "fp8")
+
+
+FUNCTIONS_OF_KERNELS = ("_math.py.jinja", "_pool.py.jinja")
+"""Templates of functions that generated code calls; a kernel gets those that it needs."""
 
 
 class BuildError(ValueError):
@@ -156,6 +160,9 @@ def _kernel(program: Program, writer: Writer, kernel: Kernel, number: int, chose
         name=name,
         kind=kernel.kind,
         arguments=written.arguments.ordered(),
+        functions=functions_used(
+            FUNCTIONS_OF_KERNELS, (line for sweep in written.sweeps for line in sweep.lines)
+        ),
         sweeps=written.sweeps,
         uses_state=written.uses_state,
     )
@@ -214,13 +221,15 @@ def _summary(program: Program, options: Options) -> KernelSource:
         Typed(each.variable, each.kind != "stride", TRITON_TYPES[stored_type(program, options, each)])
         for each in arguments.ordered()
     ]
+    body = [*emitter.preamble, *emitter.body, *stores]
     source = render(
         "summarise.py.jinja",
         origin=_origin(program),
+        functions=functions_used(FUNCTIONS_OF_KERNELS, body),
         arguments=typed,
         pointers=[each for each in typed if each.pointer],
         names=", ".join(each.variable for each in typed),
-        body=[*emitter.preamble, *emitter.body, *stores],
+        body=body,
     )
     chosen = Schedule(1, summary_warps(program), 1)
     return KernelSource("summarise", source, arguments.ordered(), None, chosen)

@@ -124,7 +124,7 @@ class Memory:
         if not scale:
             return tile
         factor = self.arguments.pointer("scale", name)
-        return Tile(e.let(f"{tile.name} * {factor}", node), tile.axes, "fp32", tile.pads)
+        return Tile(e.let(f"{tile.name} * tl.load({factor})", node), tile.axes, "fp32", tile.pads)
 
     def _kv_exact(self, name: str) -> str | None:
         return self.kv_dtype if self.kv_dtype in ("bf16", "fp16") else None

@@ -46,6 +46,10 @@ class Sweep:
     counts: str = ""
     width: str = ""
 
+    @property
+    def lines(self) -> list[str]:
+        return [*self.preamble, *self.before, *self.body, *self.after]
+
 
 @dataclass
 class Written:

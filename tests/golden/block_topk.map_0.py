@@ -1,0 +1,87 @@
+# flow BlockTopK
+# from block_topk.py
+"""One kernel of an indexer: chunks of blocks in parallel.
+
+row        one (request, KV head); row = request * HEADS + head
+finished   blocks before the current one: the size of the block axis; -1 for a padded graph slot
+pages      this request's row of the page table
+members    blocks in the index set that this sweep is restricted to, its ids without the current block
+member     position of a lane within the domain; block: its number in the request; valid: whether it exists
+pool_block id of a block in the KV pool: entries are stored by it
+CAPACITY   blocks that a row of scratch memory holds; STATE_BLOCKS: the same of a request's state
+work       for map kernels: chunks of blocks of all requests, request * CHUNKS + chunk, listed by the plan kernel;
+           without LISTED a thread block's own number is its chunk, and those beyond a request's end do nothing
+PDL        the kernel is launched while the one before it ends, and waits for it before it reads what that wrote
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def pool_block_of(pages, block, valid, BLOCKS_PER_PAGE: tl.constexpr):
+    """Ids in the pool of blocks of a request, 64 bits wide."""
+    page = tl.load(pages + block // BLOCKS_PER_PAGE, mask=valid, other=0).to(tl.int64)
+    return page * BLOCKS_PER_PAGE + block % BLOCKS_PER_PAGE
+
+
+@triton.jit
+def wait_for_kernel(PDL: tl.constexpr):
+    """Lets the next kernel start, and waits until the one before has written everything."""
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+
+
+@triton.jit
+def map_0(
+    lengths, page_table, page_stride, slots, work, work_count,
+    entry_0,
+    input_0,
+    stride_0,
+    stride_1,
+    buffer_0,
+    HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCKS_PER_PAGE: tl.constexpr,
+    CAPACITY: tl.constexpr, STATE_BLOCKS: tl.constexpr, CHUNKS: tl.constexpr,
+    TILE: tl.constexpr, LISTED: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    head = tl.program_id(0)
+    # Listed chunks are loaded beside their number, not after it: every dependent load costs the same again.
+    packed = tl.program_id(1)
+    count = tl.num_programs(1)
+    if LISTED:
+        count = tl.load(work_count)
+        packed = tl.load(work + tl.program_id(1))
+    for item in range(tl.program_id(1), count, tl.num_programs(1)):
+        request = packed // CHUNKS
+        start = (packed % CHUNKS) * TILE
+        if LISTED:
+            packed = tl.load(work + item + tl.num_programs(1), mask=item + tl.num_programs(1) < count, other=0)
+        row = request * HEADS + head
+        length = tl.load(lengths + request)
+        finished = tl.where(length > 0, (length - 1) // BLOCK_SIZE, -1)
+        pages = page_table + request.to(tl.int64) * page_stride
+        wait_for_kernel(PDL)
+        block = start + tl.arange(0, TILE)
+        member = block
+        valid = block < finished
+        v3 = tl.load(
+            input_0
+            + request.to(tl.int64) * stride_0
+            + head * 4 * stride_1
+            + (tl.arange(0, 4))[:, None] * stride_1
+            + (tl.arange(0, 128))[None, :]
+        ).to(tl.float32)
+        v4 = tl.sum(v3, 0)  # block_topk.py:19
+        v5 = v4 / 4.0  # block_topk.py:19
+        pool1 = pool_block_of(pages, block, valid, BLOCKS_PER_PAGE)
+        v2 = tl.load(  # block_topk.py:18
+            entry_0 + head * 128 + (pool1 * (HEADS * 128))[:, None] + (tl.arange(0, 128))[None, :],
+            mask=(valid)[:, None],
+            other=0.0,
+        ).to(tl.float32)
+        v6 = tl.sum(v2 * v5[None, :], 1)  # block_topk.py:19
+        tl.store(buffer_0 + row.to(tl.int64) * 1 * CAPACITY + block * 1, v6, mask=valid)
+    # A thread block that found no work waits too: a kernel that ended before the one before it would let the next
+    # one start too early.
+    wait_for_kernel(PDL)
