@@ -134,11 +134,11 @@ class Bench:
         """Times of the whole step of a layer and of its kernels, and what they achieve of the copy's bandwidth."""
         assert rig.flow is not None
         parts: dict[str, dict[str, float]] = {}
-        names = rig.flow.parts(rig.storage, rig.batch)
+        names = rig.flow.parts()
         scored = [name for name in names if not name.startswith("select")]
-        for name, call in names.items():
+        for name, number in names.items():
             size = read.entries if scored == [name] else 0
-            timed = rig.time(partial(_of_layer, call, rig), read.entries)
+            timed = rig.time(partial(_part, rig, number), read.entries)
             parts[name] = self._timed(timed, size)
         selection = step.select(0, rig.q)
         timed = rig.time(lambda layer: step.attend(layer, rig.q, selection, rig.out), read.kv)
@@ -206,8 +206,9 @@ class Bench:
         }  # fmt: skip
 
 
-def _of_layer(call: Callable[[int, torch.Tensor, KVPool], None], rig: Rig, layer: int) -> None:
-    call(layer, rig.q, rig.pools[layer])
+def _part(rig: Rig, number: int, layer: int) -> None:
+    assert rig.flow is not None
+    rig.flow.run_step(number, rig.storage, layer, rig.q, rig.pools[layer], rig.batch)
 
 
 def layer_bytes_dense(rig: Rig) -> int:
