@@ -215,7 +215,9 @@ def workspace(
         made.active, made.active_finished = torch.zeros(2, layers, requests, **options)
     for step in built.plan.steps:
         if isinstance(step, Select):
-            memory = functools.partial(_set_memory, built, step, made, heads, max_blocks, blocks_per_page, device, overlap)
+            memory = functools.partial(
+                _set_memory, built, step, made, heads, max_blocks, blocks_per_page, device, overlap
+            )
             made.sets[step.node] = memory()
             if step.final:
                 made.attended = memory() if step.inner else made.sets[step.node]
