@@ -4,6 +4,9 @@ Every choice is timed as a step (select, attend, merge) at 16 requests of 32,768
 bench`, one factor changed at a time from the defaults; then the best ones together.
 
     python benchmarks/step.py --out DIR [--commit HASH] [--seconds 120]
+    python benchmarks/step.py --out DIR --sweep --seconds 320
+
+With --sweep instead what `vortex bench` measures by default, for machines without the packages of a command line.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from vortex.attention.step import StepOptions, fixed_counts
 from vortex.attention.triton_split import Schedule as AttentionSchedule
 from vortex.attention.triton_split import TritonProvider, default_schedule
 from vortex.bench.layer import layer_bytes
-from vortex.bench.sweep import provenance
+from vortex.bench.sweep import Sweep, points, provenance, run
 from vortex.codegen.compiled import CompiledFlow
 from vortex.codegen.schedule import Schedule
 from vortex.dsl.ir import Program, Shape
@@ -125,6 +128,39 @@ class Study:
             print("best", self.program.name, row, flush=True)
 
 
+def sweep(out: Path, commit: str, seconds: float) -> None:
+    """bench.json and bench.csv: BlockTopK and Quest over batches and contexts."""
+    programs = [
+        trace_file(ROOT / "algorithms" / f"{name}.py", {"budget": BUDGET}, Shape(32, 8, 128, 32)).program
+        for name in ("block_topk", "quest")
+    ]
+    todo = points([each for each in programs if each], (1, 4, 16, 64), [4096 << power for power in range(6)])
+    found = Sweep(out, {"measured": True, **provenance(commit)})
+
+    def show(row: dict[str, Any]) -> None:
+        text = [f"{row['flow']} {row['batch']} x {row['context']}: bound {row['bound_us']['step']:.1f} us"]
+        if "step_us" in row:
+            text.append(f"step {row['step_us']['median']:.1f} ({row['over_bound']:.2f} bounds)")
+            text += [f"{name} {each['median']:.1f}" for name, each in row["parts_us"].items()]
+            text.append(f"{row['speedup']:.2f} times faster than")
+        text.append(f"{row['fastest_dense']} {row['dense_us'][row['fastest_dense']]['median']:.1f}")
+        auto = row["auto"]
+        text.append(f"auto ({auto['chosen']}) {auto['us']['median']:.1f}, {auto['over_dense']:.3f} of dense")
+        print(", ".join(text), f"[{row['took_s']:.0f} s]", flush=True)
+
+    run(
+        todo,
+        found,
+        seconds=seconds,
+        kv="bf16",
+        entries=None,
+        show=show,
+        progress=lambda line: print(line, flush=True),
+    )
+    for each in found.skipped:
+        print("skipped", each, flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -132,7 +168,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--commit", default="")
     parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--sweep", action="store_true")
     options = parser.parse_args()
+    if options.sweep:
+        sweep(options.out, options.commit, options.seconds)
+        return
     start = time.monotonic()
     options.out.mkdir(parents=True, exist_ok=True)
     result = {

@@ -53,3 +53,11 @@ def test_environment_variables():
 
     table = (ROOT / "docs" / "formats.md").read_text("utf-8").split("## Environment")[1]
     assert set(re.findall(r"VORTEX_\w+", table)) == set(re.findall(r"VORTEX_\w+", settings.__doc__))
+
+
+def test_bench():
+    from vortex.bench.sweep import Sweep
+
+    assert set(Sweep(None, {"device": "cpu", "measured": False}).document) == fields("vortex bench FILE") - {
+        "versions", "commit", "shape", "copy_bytes_per_s"
+    }  # fmt: skip

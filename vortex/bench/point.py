@@ -93,36 +93,39 @@ class Bench:
     # The parts of a point
 
     def _check(self, rig: Rig, step: DecodeStep) -> dict[str, float]:
-        """The first request of layer 0 beside the reference: blocks in common, error of attention, mass kept."""
-        selection = step.select(0, rig.q)
-        step.attend(0, rig.q, selection, rig.out)
+        """The first request of a layer beside the reference: blocks in common, error of attention, mass kept."""
+        layer = step.whole.index(False)
+        selection = step.select(layer, rig.q)
+        step.attend(layer, rig.q, selection, rig.out)
         out, lse = rig.out[:1].double(), step.lse[:1].double()
         first = Selection(selection.ids[:1], selection.counts[:1], selection.dense[:1], selection.lists_dense)
-        batch, pool, q = first_request(rig)
+        batch, pool, q = first_request(rig, layer)
         scale = rig.scale
         exact, _ = attend(q, pool, first, batch, scale, compute=torch.float64)
         plain = attend(q, pool, first, batch, scale, compute=q.dtype)[0].double()
         error = float((out - exact).abs().max() / (plain - exact).abs().max().clamp(min=1e-12))
         every = Selection(first.ids, first.counts, torch.ones_like(first.dense), lists_dense=False)
         mass = float((lse - attend(q, pool, every, batch, scale, compute=torch.float64)[1]).exp().mean())
-        agreement = self._agreement(rig, first, batch, pool, q)
+        agreement = self._agreement(rig, layer, first, batch, pool, q)
         if not error <= 2 or not agreement >= LEAST_AGREEMENT:
             raise WrongResult(
                 f"error {error:.3g} times that of plain torch in {q.dtype}, {agreement:.1%} of the blocks in common"
             )
         return {"error": error, "agreement": agreement, "mass_kept": mass}
 
-    def _agreement(self, rig: Rig, ours: Selection, batch: Batch, pool: KVPool, q: torch.Tensor) -> float:
+    def _agreement(
+        self, rig: Rig, layer: int, ours: Selection, batch: Batch, pool: KVPool, q: torch.Tensor
+    ) -> float:
         assert rig.flow is not None
         stored = torch_dtype(rig.flow.built.options.entry_dtype)
         runner = ReferenceRunner(rig.flow.program, weights=rig.flow.weights, entries=stored)
         runner.dense_below = 0
         blocks = batch.page_table.shape[1] * batch.blocks_per_page
-        storage = runner.allocate(layers=1, pool_blocks=blocks, slots=1, max_blocks=blocks, heads=batch.heads,
+        storage = runner.allocate(layers=layer + 1, pool_blocks=blocks, slots=1, max_blocks=blocks, heads=batch.heads,
                                   device=self.device)  # fmt: skip
         runner.reset_slot(storage, 0)
-        runner.summarise(storage, 0, pool, torch.arange(batch.finished_blocks(0), device=self.device))
-        theirs = runner.select(storage, 0, q, pool, batch)
+        runner.summarise(storage, layer, pool, torch.arange(batch.finished_blocks(0), device=self.device))
+        theirs = runner.select(storage, layer, q, pool, batch)
         common = total = 0
         for head in range(batch.heads.kv):
             listed = [each.ids[0, head, : int(each.counts[0, head])].tolist() for each in (ours, theirs)]
@@ -134,14 +137,15 @@ class Bench:
         """Times of the whole step of a layer and of its kernels, and what they achieve of the copy's bandwidth."""
         assert rig.flow is not None
         parts: dict[str, dict[str, float]] = {}
-        names = rig.flow.parts(rig.storage, rig.batch)
+        sparse = [layer for layer, whole in enumerate(step.whole) if not whole]
+        names = rig.flow.parts()
         scored = [name for name in names if not name.startswith("select")]
-        for name, call in names.items():
+        for name, number in names.items():
             size = read.entries if scored == [name] else 0
-            timed = rig.time(partial(_of_layer, call, rig), read.entries)
+            timed = rig.time(partial(_part, rig, number), read.entries, sparse)
             parts[name] = self._timed(timed, size)
-        selection = step.select(0, rig.q)
-        timed = rig.time(lambda layer: step.attend(layer, rig.q, selection, rig.out), read.kv)
+        selection = step.select(sparse[0], rig.q)
+        timed = rig.time(lambda layer: step.attend(layer, rig.q, selection, rig.out), read.kv, sparse)
         parts["attend"] = self._timed(timed, read.kv)
         (planned,) = step.plans.values()
         inner = getattr(planned, "planned", planned)
@@ -206,8 +210,9 @@ class Bench:
         }  # fmt: skip
 
 
-def _of_layer(call: Callable[[int, torch.Tensor, KVPool], None], rig: Rig, layer: int) -> None:
-    call(layer, rig.q, rig.pools[layer])
+def _part(rig: Rig, number: int, layer: int) -> None:
+    assert rig.flow is not None
+    rig.flow.run_step(number, rig.storage, layer, rig.q, rig.pools[layer], rig.batch)
 
 
 def layer_bytes_dense(rig: Rig) -> int:
@@ -215,9 +220,9 @@ def layer_bytes_dense(rig: Rig) -> int:
     return 2 * shape.requests * shape.heads.kv * rig.length * shape.heads.dim * shape.kv_dtype.itemsize
 
 
-def first_request(rig: Rig) -> tuple[Batch, KVPool, torch.Tensor]:
-    """The first request of layer 0 alone, its pages copied in order."""
-    batch, pool = rig.batch, rig.pools[0]
+def first_request(rig: Rig, layer: int) -> tuple[Batch, KVPool, torch.Tensor]:
+    """The first request of a layer alone, its pages copied in order."""
+    batch, pool = rig.batch, rig.pools[layer]
     pages = batch.page_table.shape[1]
     position = torch.arange(pages * batch.page_size, device=rig.q.device)
     slots = (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from vortex.codegen.build import Built, KernelSource, Options, build, stored_type
@@ -306,31 +306,15 @@ class CompiledFlow:
                 self._keep(storage, layer, batch, space)
         return self.selection(space, layer)
 
-    def parts(self, storage: DeviceStorage, batch: Batch) -> dict[str, Callable[[int, Tensor, KVPool], None]]:
-        """What `select` launches, one by one, to be measured: name -> call(layer, q, pool) after a `plan`."""
-        space = self.workspace(storage, batch.requests, batch.blocks_per_page, batch.lengths.device)
-        found: dict[str, Callable[[int, Tensor, KVPool], None]] = {}
+    def parts(self) -> dict[str, int]:
+        """What `select` launches: name -> number of the plan's step, for `run_step`."""
+        names = {}
         for number, step in enumerate(self.built.plan.steps):
             if isinstance(step, Kernel):
-                found[self.built.of_step(number).name] = partial(
-                    self._part, step, number, storage, batch, space
-                )
+                names[self.built.of_step(number).name] = number
             else:
-                made = space.sets[step.node]
-                name = "select" if made.step.final else f"select_{number}"
-                found[name] = partial(self._selection_part, made, batch, space)
-        return found
-
-    def _part(
-        self, step: Kernel, number: int, storage: DeviceStorage, batch: Batch, space: Workspace, layer: int,
-        q: Tensor, pool: KVPool,
-    ) -> None:  # fmt: skip
-        self._launch(step, number, storage, layer, q, pool, batch, space)
-
-    def _selection_part(
-        self, made: SetMemory, batch: Batch, space: Workspace, layer: int, q: Tensor, pool: KVPool
-    ) -> None:
-        self._select(made, layer, batch, space)
+                names["select" if step.final else f"select_{number}"] = number
+        return names
 
     def selects(self, layer: int) -> bool:
         """Whether the indexer runs in this layer: its own rows, or those of a layer that follows it, need it."""

@@ -175,7 +175,8 @@ class Selector:
     """A compiled selection for `requests` rows of requests on one device.
 
     A row of up to 32,768 blocks takes one thread block; with `overlap` it starts while the kernel before it ends
-    (sm_90). A longer one is first shortened chunk by chunk, to about the k best of each, as often as needed; where k is too large for that, it is selected digit by digit
+    (sm_90). A longer one is first shortened chunk by chunk, to about the k best of each, as often as needed; where k
+    is too large for that, it is selected digit by digit
     (select_wide.py), exactly also for a stochastic configuration. top_p is not offered there: SelectError.
     """
 
@@ -304,7 +305,8 @@ class Selector:
             tile["ALIGN"] = _alignment(source)
         self.kernels.select_rows[(self.rows,)](
             source, source.stride(0), length, blocks, *self.kept[-1], self.weights, *budget, lengths, *stream, bound,
-            *outputs, LANES=self.lanes, GROUPS=_groups(self.lanes, self.keep, launch.warps, tile["ALIGN"]), KEEP=self.keep,
+            *outputs, LANES=self.lanes, KEEP=self.keep,
+            GROUPS=_groups(self.lanes, self.keep, launch.warps, tile["ALIGN"]),
             FRAME=frame, STOCHASTIC=config.recall is not None,
             RECALL=math.ceil((config.recall or 1) * EXACT),
             num_warps=launch.warps, **_registers(launch.registers), **self.blocks, **row, **tile, **self.overlap,
