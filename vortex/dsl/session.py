@@ -135,7 +135,11 @@ class Session:
         return recorder, view.uses
 
     def _fixed_point(
-        self, method: Callable[..., Any], block_size: int, cache: FlowRecorder, known: dict[str, StateUse] | None
+        self,
+        method: Callable[..., Any],
+        block_size: int,
+        cache: FlowRecorder,
+        known: dict[str, StateUse] | None,
     ) -> tuple[FlowRecorder, IndexerView, Any]:
         """Traces the indexer until it assigns to its states what it reads; `known` is what is known of them."""
         for _ in range(STATE_ROUNDS):
