@@ -39,11 +39,13 @@ with the reference executor.
 * Every file runs with blocks of {block_size}, without dense layers, and selects in each layer and step, so that rows
   compare. Some methods are made for larger blocks or for reuse: this is not their recommended setting. Numbers of
   blocks that are hyper-parameters are scaled with the budget.
-* First, last and current block are always attended. They alone hold most of this model's attention: *random* is
-  what they and random blocks hold, *oracle* takes the blocks of largest true mass, the most that a set per KV head can.
+* First, last and current block are always attended (by `moba.py` the current one alone). They hold most of this model's
+  attention: *random* is what they and random blocks hold. *oracle* takes the blocks of largest true mass, the most
+  that a set per KV head can.
 * A figure in parentheses is the share of blocks that was really attended, where a method chooses its own number.
 * Methods with state (S) start {warm_steps} steps before the first position that counts. They have seen nothing of the
-  prompt: they are measured young.
+  prompt. H2O, TOVA and Scissorhands never take back what they once left out, and begin with equal scores, so they keep
+  the first blocks: without the prompt's queries they are no better than a fixed pattern.
 * **Methods with Parameters (P) ran with untrained ones**: no trained weights are shipped. Their figures say that the
   file runs, and nothing about the paper.
 * It is a small model (135M parameters) and short contexts: an order of methods here is no order elsewhere.
