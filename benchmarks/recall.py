@@ -262,6 +262,7 @@ def main() -> None:
         "layers": LAYERS,
         "passages": PASSAGES,
         "positions": COUNTED,
+        "stride": STRIDE,
         "warm_steps": WARM,
         "algorithms": rows,
     }

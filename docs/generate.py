@@ -2,6 +2,7 @@
 
 diagnostics.md  the catalogue, with the example files of the tests
 language.md     the operator tables between its two markers
+algorithms.md   the shipped algorithms (docs/library.py)
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
+from docs.library import algorithms_page
 from tests.dsl.examples import EXAMPLES, PROCESS, Example
 from vortex.dsl.catalogue import AXES, CATALOGUE, CLASS, FILE, LINTS, PYTHON, RESULTS, Kind
 from vortex.dsl.diagnostics import render
@@ -124,6 +126,7 @@ def main() -> None:
     (ROOT / "docs" / "diagnostics.md").write_text(diagnostics_page(), encoding="utf-8")
     language = ROOT / "docs" / "language.md"
     language.write_text(language_page(language.read_text(encoding="utf-8")), encoding="utf-8")
+    (ROOT / "docs" / "algorithms.md").write_text(algorithms_page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ COMMANDS = {
     "tune": "vortex.cli.tune:tune_command",
     "new": "vortex.cli.new:new_command",
     "ops": "vortex.cli.ops:ops_command",
+    "algorithms": "vortex.cli.algorithms:algorithms_command",
     "bench": "vortex.cli.bench:bench_command",
     "bytes": "vortex.cli.bytes:bytes_command",
     "cache": "vortex.cli.cache:cache_command",

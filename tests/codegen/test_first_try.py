@@ -1,0 +1,55 @@
+"""What files written by new users found: parts that no shipped algorithm needs."""
+
+import pytest
+from comparison import Comparison, Setup
+
+from vortex.dsl.ir import Shape
+from vortex.dsl.load import trace_source
+from vortex.dsl.source import Source
+
+HEAD = "from vortex import *\n\n\nclass Flow(vFlow):\n    budget = 4\n"
+
+FLOWS = {
+    "an orthogonal parameter": '''
+    basis = Parameter("basis", "layer kv dim r=8", init="orthogonal")
+
+    def forward_cache(self, c):
+        c["low"] = c["k"] @ self.basis
+
+    def forward_indexer(self, q, c):
+        return topK(Max(c["low"] @ (q @ self.basis).T, dim=("token", "head")))
+''',
+    "a merged parameter, sizes no powers of two": '''
+    planes = Parameter("planes", "layer kv dim table=3 bit=5", init="normal")
+
+    def forward_cache(self, c):
+        c["sig"] = Mean(c["k"], dim="token") @ Merge(self.planes, "table", "bit", to="sig")
+
+    def forward_indexer(self, q, c):
+        return topK(Max(GeMM(c["sig"], (q @ Merge(self.planes, "table", "bit", to="sig")).T)))
+''',
+    "merged keys, sizes no powers of two": '''
+    def forward_cache(self, c):
+        c["few"] = c["k"][:, :3]
+
+    def forward_indexer(self, q, c):
+        flat = Merge(c["few"], "token", "dim", to="feat")
+        return topK(Max(flat * Positions().index, dim="feat"))
+''',
+    "a number as state": '''
+    def forward_cache(self, c):
+        c["mean"] = Mean(c["k"], dim="token")
+
+    def forward_indexer(self, q, c):
+        step = c.get("step", 0.0)
+        s = GeMM(c["mean"], q.T)
+        c["step"] = step + 1
+        return topK(Where(step % 2 == 0, Max(s), Min(s)))
+''',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_compiled_and_reference_select_the_same(name):
+    program = trace_source(Source("flow.py", HEAD + FLOWS[name]), shape=Shape(4, 2, 16, 2)).program
+    Comparison(program, [1, 83, 128], Setup(layers=1)).run(2)
