@@ -429,7 +429,7 @@ def pairwise(factors: dict[str, Sequence]) -> Iterator[dict]:
         row = {first[0]: first[1], first[2]: first[3]}
         for name in sorted(names, key=lambda name: -len(factors[name])):
             if name not in row:
-                row[name] = max(factors[name], key=lambda value, name=name: sum(  # noqa: B023
+                row[name] = max(factors[name], key=lambda value, name=name: sum(
                     _pair(names, name, value, other, row[other]) in missing for other in row))  # fmt: skip
         missing -= {_pair(names, a, row[a], b, row[b]) for a, b in itertools.combinations(names, 2)}
         yield {name: row[name] for name in names}

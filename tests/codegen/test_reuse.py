@@ -1,5 +1,7 @@
 """reuse_steps and reuse_layers in kernels: every row attends what the reference attends."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from flows import flow
@@ -103,5 +105,6 @@ def test_a_row_that_reuses_scores_nothing(tmp_path):
 
 def test_a_flow_with_state_is_refused(tmp_path):
     body = 'c["acc"] = c.get("acc", 0.0) + Max(GeMM(c["k"], Mean(q, dim="head")), dim="token")\nreturn topK(c["acc"])'
+    program = flow(tmp_path, body)
     with pytest.raises(ValueError, match="would miss the steps"):
-        CompiledFlow(flow(tmp_path, body, reuse_layers=2))
+        CompiledFlow(replace(program, policy=replace(program.policy, reuse_layers=2)))

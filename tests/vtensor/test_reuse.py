@@ -1,5 +1,7 @@
 """reuse_steps and reuse_layers: which selection a step and a layer attend."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.vtensor.support import compare_with_alone, decode, edge_lengths, flow
@@ -127,6 +129,7 @@ def test_a_flow_with_state_refuses_reuse(hyper, tmp_path):
         c["acc"] = c.get("acc", 0.0) + Max(GeMM(c["k"], Mean(q, dim="head")), dim="token")
         return topK(c["acc"])
 """
-    program = flow(tmp_path, body, **hyper)
+    program = flow(tmp_path, body)
+    program = replace(program, policy=replace(program.policy, **hyper))
     with pytest.raises(BatchError, match=r"Flow keeps state \('acc'\), which would miss the steps"):
         decode(program, [50])

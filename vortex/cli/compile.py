@@ -13,9 +13,9 @@ from typing import Annotated, Any
 import typer
 
 import vortex
-from vortex.codegen.cache import versions
 from vortex.cli.console import fail, show
 from vortex.cli.settings import MODEL_HELP, SetOption, blamed, overrides, shape_of, status
+from vortex.codegen.cache import versions
 from vortex.dsl.check import Report, check
 from vortex.dsl.ir import Program
 from vortex.dsl.load import split_target

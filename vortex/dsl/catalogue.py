@@ -70,6 +70,8 @@ CLASS = _kinds(
     (11, "init", "{flow} is never constructed: its __init__ does not run.",
      "Write hyper-parameters as class attributes, `top = 8`, and learned tensors as "
      "`Parameter(\"w\", \"dim r=16\", file=\"w.safetensors\")`."),
+    (12, "reuse-state", "The state {names} would miss the {what} that reuse a selection.",
+     "Write `{key} = 1`, or select without state."),
 )  # fmt: skip
 
 PYTHON = _kinds(

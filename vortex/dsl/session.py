@@ -61,6 +61,8 @@ class Session:
         self._check_attributes()
         if indexer is None or policy is None or self._failed():
             return None
+        if not self._state_runs(policy, uses):
+            return None
         return self._finish(policy, cache, indexer, uses)
 
     def _failed(self) -> bool:
@@ -84,6 +86,15 @@ class Session:
             if name in vars(each):
                 return self.source.method(each.__name__, name) or self.source.flow(self.flow.__name__)
         return self.source.flow(self.flow.__name__)
+
+    def _state_runs(self, policy: Policy, uses: dict[str, StateUse]) -> bool:
+        """Whether the indexer runs in every step and layer, which a state needs."""
+        names = ", ".join(repr(name) for name, use in uses.items() if use.stored)
+        reused = {"reuse_steps": "steps", "reuse_layers": "layers"}
+        wrong = [key for key in reused if names and getattr(policy, key) != 1]
+        for key in wrong:
+            self._report_attribute("reuse-state", key, names=names, what=reused[key], key=key)
+        return not wrong
 
     def _check_attributes(self) -> None:
         read = self.reads | {name for each in self._classes for name in names_in(each)}
