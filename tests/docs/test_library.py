@@ -22,5 +22,9 @@ def test_no_method_finds_more_than_the_oracle_at_its_size():
         for context, shares in row.items():
             for share, held in shares.items():
                 most = ROWS["oracle"][context][share]
-                assert held["recall"] <= most["recall"] or held["attended"] > most["attended"], (name, context, share)
+                assert held["recall"] <= most["recall"] or held["attended"] > most["attended"], (
+                    name,
+                    context,
+                    share,
+                )
                 assert 0 < held["recall"] <= 1
