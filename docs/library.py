@@ -20,9 +20,9 @@ Generated from `algorithms/` and `benchmarks/results/recall.json` by `python -m 
 them in a terminal; `vortex run algorithms/quest.py` decodes with one.
 
 *Bytes*: entries stored for each token and KV head (KV in bf16, head dimension 128, where K itself has 256).
-*Kernels*: launched in each layer of a decode step to select blocks; a step plans once for all layers besides, and
-summaries of finished blocks are one kernel for all layers. *P*: it has `Parameter`s, which ship untrained.
-*S*: it carries state from step to step.
+*Kernels*: of each layer in a decode step to select blocks, a selection counted as one (long rows take it in several
+launches); a step plans once for all layers besides, and summaries of finished blocks are one kernel for all layers.
+*P*: it has `Parameter`s, which ship untrained. *S*: it carries state from step to step.
 
 | file | method | paper | block | bytes | kernels | |
 |---|---|---|---|---|---|---|

@@ -25,7 +25,7 @@ class Described:
     what         first sentence of its docstring
     block_size   tokens of a block
     entry_bytes  bytes of the entries for each cached token and KV head, KV in bf16; K itself has 256
-    kernels      kernels that a decode step launches in each layer to select: scores and selections
+    kernels      kernels of each layer in a decode step: scores, and one for each selection
     state        whether it carries state from step to step
     parameters   whether it has Parameters, which a file must fill with trained or calibrated values
     """

@@ -48,7 +48,7 @@ class Sweep:
 
     @property
     def lines(self) -> list[str]:
-        return [*self.preamble, *self.before, *self.body, *self.after]
+        return [*self.early, *self.preamble, *self.before, *self.body, *self.after]
 
 
 @dataclass
