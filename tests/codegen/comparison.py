@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
+from tests.codegen.stored import read_entry, size_of, spoil, storage_step
 from vortex.codegen.compiled import CompiledFlow, Options
-from vortex.codegen.storage import DeviceStorage
 from vortex.dsl.ir import Program
 from vortex.vtensor.agree import disagreements
 from vortex.vtensor.batch import Batch, Heads
@@ -25,14 +25,8 @@ from vortex.vtensor.weights import load_weights
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
 GARBAGE_PAGE = 2**30
-GARBAGE_ID = 987_654_321
 NUDGE = 4e-6
 """Relative change of the inputs under which a selection that rounding decides shows itself."""
-
-
-def edge_lengths(page: int, k: int = 3) -> list[int]:
-    """EDGE_CASES 8: around page edges; 0 is a padded slot."""
-    return [1, max(page - 1, 1), page, page + 1, 0, k * page - 1, k * page, k * page + 1]
 
 
 @dataclass(frozen=True)
@@ -91,6 +85,9 @@ class Comparison:
         self.memory64 = self.fp64.allocate(**memory, device=host)
         self.memory = self.flow.allocate(**memory, device=self.device)
         self.pools = [self._empty_pool() for _ in range(setup.layers)]
+        self.device_pools = self.pools
+        if self.device.type != "cpu":
+            self.device_pools = [moved(pool, self.device) for pool in self.pools]
         self._spoil()
         self.restart(self.lengths, self.seed)
 
@@ -139,9 +136,10 @@ class Comparison:
             self.flow.reset_slot(self.memory, slot)
         self.memory.valid.zero_()
         self.summarised: set[int] = set()
-        self.device_pools = (
-            self.pools if self.device.type == "cpu" else [moved(pool, self.device) for pool in self.pools]
-        )
+        if self.device.type != "cpu":
+            for ours, pool in zip(self.device_pools, self.pools, strict=True):
+                for name, tensor in pool.tensors.items():
+                    ours.tensors[name].copy_(tensor)
 
     def _allot_pages(self) -> None:
         """Pages in random order; requests longer than a page have their first page in common."""
@@ -193,14 +191,19 @@ class Comparison:
         batch, device_batch = self.batch(step), self.batch(step, self.device)
         batch.check_values(pages=self.pages, slots=len(self.lengths) + 1)
         new = self._newly_finished(batch)
-        self.summarise(new, device_batch)
+        queries = [self.queries() for _ in range(self.setup.layers)]
+        found = self.launch(new, [each.to(self.device) for each in queries], device_batch)
         for layer in range(self.setup.layers):
             self.compare_entries(layer, new)
-            q = self.queries()
-            found = self.flow.select(
-                self.memory, layer, q.to(self.device), self.device_pools[layer], device_batch
-            )
-            self.compare(layer, q, batch, found)
+            self.compare(layer, queries[layer], batch, found[layer])
+
+    def launch(self, new: torch.Tensor, queries: list[torch.Tensor], batch: Batch) -> list[Selection]:
+        """The kernels of one step: summaries of all layers, then a selection in each."""
+        self.summarise(new, batch)
+        return [
+            copied(self.flow.select(self.memory, layer, q, self.device_pools[layer], batch))
+            for layer, q in enumerate(queries)
+        ]
 
     def _newly_finished(self, batch: Batch) -> torch.Tensor:
         finished: set[int] = set()
@@ -212,7 +215,7 @@ class Comparison:
 
     def summarise(self, new: torch.Tensor, batch: Batch) -> None:
         if self.setup.in_step:
-            if self.memory.layer_table is None or self.device.type == "cuda":
+            if self.memory.layer_table is None:
                 self.flow.bind_layers(self.memory, self.device_pools)
             self.flow.summarise_step(self.memory, self.device_pools[0], batch)
             valid = self.memory.valid.nonzero().flatten().tolist()
@@ -224,7 +227,7 @@ class Comparison:
     # Comparisons
 
     def compare_entries(self, layer: int, blocks: torch.Tensor) -> None:
-        """Entries of these pool blocks as stored: within one step of their storage, or fp32's error, of the reference."""
+        """Entries of these pool blocks as stored: a storage step, or fp32's error, from the reference."""
         self.fp32.summarise(self.memory32, layer, self.pools[layer], blocks)
         for entry in self.flow.program.entries:
             kind = self.flow.built.options.entry_dtype if entry.storage == "kv" else entry.storage
@@ -317,6 +320,11 @@ class Comparison:
                     memory.data[slot] = ours[slot]
 
 
+def copied(found: Selection) -> Selection:
+    """A selection that the next call does not write over."""
+    return Selection(found.ids.clone(), found.counts.clone(), found.dense.clone(), found.lists_dense)
+
+
 def moved(pool: KVPool, device: torch.device) -> KVPool:
     """The pool on a device, strides kept."""
 
@@ -336,50 +344,6 @@ def stored_weights(program: Program) -> dict[str, torch.Tensor]:
         else value
         for name, value in load_weights(program).items()
     }
-
-
-def spoil(tensor: torch.Tensor) -> None:
-    if tensor.dtype in (torch.int32, torch.int64):
-        tensor.fill_(GARBAGE_ID)
-    elif tensor.is_floating_point() and tensor.itemsize > 1:
-        tensor.fill_(torch.nan)
-    else:
-        tensor.view(torch.uint8).fill_(0x7F)
-
-
-def read_entry(memory: DeviceStorage, layer: int, name: str, kind: str, shape: torch.Size) -> torch.Tensor:
-    """Stored entries as values over [pool blocks, KV heads, axes…]."""
-    held = memory.entries[layer][name]
-    if kind not in ("int8", "int4", "sign"):
-        return held.reshape(shape).to(torch.float32 if held.is_floating_point() else held.dtype)
-    last = shape[-1]
-    if kind == "int8":
-        values = held.reshape(shape).float()
-    else:
-        bits, count = (4, 2) if kind == "int4" else (1, 8)
-        cells = held.reshape(*shape[:-1], -1).int()
-        parts = (cells[..., None] >> (torch.arange(count, device=cells.device) * bits)) & (2**bits - 1)
-        values = parts.flatten(-2)[..., :last].float()
-        if kind == "sign":
-            return values * 2 - 1
-        values = torch.where(values > 7, values - 16, values)
-    return values * memory.scales[layer][name].reshape(*shape[:-1], 1).float()
-
-
-def storage_step(values: torch.Tensor, kind: str) -> torch.Tensor:
-    """How far apart neighbours of these values are in their storage."""
-    digits = {"fp32": 23, "fp16": 10, "bf16": 7, "fp8": 3}
-    if kind in digits:
-        least = {"fp16": 2.0**-24, "fp8": 2.0**-9}.get(kind, 0.0)
-        exponent = values.abs().clamp(min=1e-38).log2().floor()
-        return torch.exp2(exponent - digits[kind]).clamp(min=least).nan_to_num(0.0)
-    limit = {"int8": 127, "int4": 7}[kind]
-    return (values.abs().amax(-1, keepdim=True) / limit * 1.001).expand_as(values)
-
-
-def size_of(values: torch.Tensor) -> float:
-    finite = values[values.isfinite()]
-    return float(finite.abs().amax()) if finite.numel() else 0.0
 
 
 def listing(found: Selection, batch: Batch, dense_layer: bool) -> Selection:
@@ -414,6 +378,7 @@ def differing(ours: Selection, theirs: Selection) -> list[tuple[int, int]]:
 def one_row(selection: Selection, row: int, head: int) -> Selection:
     return Selection(selection.ids[row : row + 1, head : head + 1], selection.counts[row : row + 1, head : head + 1],
                      selection.dense[row : row + 1])  # fmt: skip
+<<<<<<< HEAD
 
 
 def pairwise(factors: dict[str, Sequence]) -> Iterator[dict]:
@@ -437,3 +402,5 @@ def pairwise(factors: dict[str, Sequence]) -> Iterator[dict]:
 
 def _pair(names: list[str], a: str, x: object, b: str, y: object) -> tuple:
     return (a, x, b, y) if names.index(a) < names.index(b) else (b, y, a, x)
+=======
+>>>>>>> comptest
