@@ -378,29 +378,3 @@ def differing(ours: Selection, theirs: Selection) -> list[tuple[int, int]]:
 def one_row(selection: Selection, row: int, head: int) -> Selection:
     return Selection(selection.ids[row : row + 1, head : head + 1], selection.counts[row : row + 1, head : head + 1],
                      selection.dense[row : row + 1])  # fmt: skip
-<<<<<<< HEAD
-
-
-def pairwise(factors: dict[str, Sequence]) -> Iterator[dict]:
-    """Rows in which any two values of different factors meet at least once; the same every time."""
-    names = list(factors)
-    missing = {
-        (a, x, b, y) for a, b in itertools.combinations(names, 2) for x in factors[a] for y in factors[b]
-    }
-    order = {name: {value: at for at, value in enumerate(values)} for name, values in factors.items()}
-    while missing:
-        first = min(missing, key=lambda pair: (names.index(pair[0]), names.index(pair[2]), order[pair[0]][pair[1]],
-                                               order[pair[2]][pair[3]]))  # fmt: skip
-        row = {first[0]: first[1], first[2]: first[3]}
-        for name in sorted(names, key=lambda name: -len(factors[name])):
-            if name not in row:
-                row[name] = max(factors[name], key=lambda value, name=name: sum(
-                    _pair(names, name, value, other, row[other]) in missing for other in row))  # fmt: skip
-        missing -= {_pair(names, a, row[a], b, row[b]) for a, b in itertools.combinations(names, 2)}
-        yield {name: row[name] for name in names}
-
-
-def _pair(names: list[str], a: str, x: object, b: str, y: object) -> tuple:
-    return (a, x, b, y) if names.index(a) < names.index(b) else (b, y, a, x)
-=======
->>>>>>> comptest
