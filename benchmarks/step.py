@@ -81,10 +81,9 @@ class Study:
         if time.monotonic() > self.deadline:
             return None
         rig = self.rig
-        rig.flow = CompiledFlow(
-            self.program, schedules={0: choice["scoring"]} if "scoring" in choice else None,
-            weights=self.flow.weights,
-        )  # fmt: skip
+        schedules = {0: choice["scoring"]} if "scoring" in choice else None
+        form = choice.get("form", "split")
+        rig.flow = CompiledFlow(self.program, schedules=schedules, weights=self.flow.weights, form=form)
         if not choice.get("overlap", True):
             rig.flow.pdl, rig.flow.launch = False, {}
         provider = TritonProvider(choice.get("attention", self.attention))
@@ -118,6 +117,7 @@ class Study:
     def run(self) -> None:
         self.time({})
         self.time({"overlap": False})
+        self.time({"form": "fused"})
         attention = self.best(attention_choices(self.attention), 2)
         scoring = self.best(scoring_choices(self.elements), 2)
         for one in attention:

@@ -61,10 +61,11 @@ def map_0(
         length = tl.load(lengths + request)
         finished = tl.where(length > 0, (length - 1) // BLOCK_SIZE, -1)
         pages = page_table + request.to(tl.int64) * page_stride
-        wait_for_kernel(PDL)
         block = start + tl.arange(0, TILE)
         member = block
         valid = block < finished
+        pool1 = pool_block_of(pages, block, valid, BLOCKS_PER_PAGE)
+        wait_for_kernel(PDL)
         v3 = tl.load(
             input_0
             + request.to(tl.int64) * stride_0
@@ -74,7 +75,6 @@ def map_0(
             mask=((tl.arange(0, 16))[:, None] < 4),
             other=0.0,
         ).to(tl.float32)
-        pool1 = pool_block_of(pages, block, valid, BLOCKS_PER_PAGE)
         v2 = tl.load(  # softmax_topk.py:18
             entry_0 + head * 128 + (pool1 * (HEADS * 128))[:, None] + (tl.arange(0, 128))[None, :],
             mask=(valid)[:, None],

@@ -138,7 +138,7 @@ class Bench:
         assert rig.flow is not None
         parts: dict[str, dict[str, float]] = {}
         sparse = [layer for layer, whole in enumerate(step.whole) if not whole]
-        names = rig.flow.parts()
+        names = rig.flow.parts(rig.storage, rig.batch)
         scored = [name for name in names if not name.startswith("select")]
         for name, number in names.items():
             size = read.entries if scored == [name] else 0

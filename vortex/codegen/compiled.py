@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+FUSED = -1
+"""Number of the kernel that runs in place of all steps of a plan."""
+
 
 class CompiledFlow:
     """Runs a program's kernels on a device (or in Triton's interpreter).
@@ -122,6 +125,8 @@ class CompiledFlow:
     def _fused(self, rows: int, blocks: int) -> KernelSource | None:
         """The fused kernel where it is wanted, or estimated to be cheaper than its parts."""
         form = self.built.form(rows, blocks)
+        if self.program.policy.reuse_steps > 1:
+            return None  # rows that do not select in a step are told apart by their kernels' lengths
         if form is None or self.wanted_form == "split" or not (form.fused or self.wanted_form == "fused"):
             return None
         return self.built.fused(blocks)
@@ -306,8 +311,11 @@ class CompiledFlow:
                 self._keep(storage, layer, batch, space)
         return self.selection(space, layer)
 
-    def parts(self) -> dict[str, int]:
-        """What `select` launches: name -> number of the plan's step, for `run_step`."""
+    def parts(self, storage: DeviceStorage, batch: Batch) -> dict[str, int]:
+        """What `select` launches for batches of this shape: name -> number for `run_step`."""
+        space = self.workspace(storage, batch.requests, batch.blocks_per_page, batch.lengths.device)
+        if space.fused is not None:
+            return {"fused": FUSED}
         names = {}
         for number, step in enumerate(self.built.plan.steps):
             if isinstance(step, Kernel):
@@ -348,9 +356,14 @@ class CompiledFlow:
     def run_step(
         self, number: int, storage: DeviceStorage, layer: int, q: Tensor, pool: KVPool, batch: Batch
     ) -> None:
-        """One kernel of the plan alone, for measurements; `plan` was called for this batch."""
-        step = self.built.plan.steps[number]
+        """One kernel alone, for measurements: a step of the plan, or the one in their place (FUSED); `plan` was
+        called for this batch."""
         space = self.workspace(storage, batch.requests, batch.blocks_per_page, batch.lengths.device)
+        if number == FUSED:
+            assert space.fused is not None
+            self._launch_fused(space.fused, storage, layer, q, pool, batch, space)
+            return
+        step = self.built.plan.steps[number]
         if isinstance(step, Kernel):
             self._launch(step, number, storage, layer, q, pool, batch, space)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -9,6 +10,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
+
+
+WARM_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,11 @@ def time_in_graph(calls: Sequence[Callable[[], object]], replays: int = 20) -> T
     with torch.cuda.graph(graph):
         for call in calls:
             call()
-    for _ in range(3):
+    # The clock of an idle GPU takes a while to rise.
+    began = time.monotonic()
+    while time.monotonic() - began < WARM_SECONDS:
         graph.replay()
+        torch.cuda.synchronize()
     events = [torch.cuda.Event(enable_timing=True) for _ in range(2 * replays)]
     for start, end in zip(events[::2], events[1::2], strict=True):
         start.record()
