@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
+from tests.codegen.stored import read_entry, size_of, spoil, storage_step
 from vortex.codegen.compiled import CompiledFlow, Options
-from vortex.codegen.storage import DeviceStorage
 from vortex.dsl.ir import Program
 from vortex.vtensor.agree import disagreements
 from vortex.vtensor.batch import Batch, Heads
@@ -25,14 +25,8 @@ from vortex.vtensor.weights import load_weights
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
 GARBAGE_PAGE = 2**30
-GARBAGE_ID = 987_654_321
 NUDGE = 4e-6
 """Relative change of the inputs under which a selection that rounding decides shows itself."""
-
-
-def edge_lengths(page: int, k: int = 3) -> list[int]:
-    """EDGE_CASES 8: around page edges; 0 is a padded slot."""
-    return [1, max(page - 1, 1), page, page + 1, 0, k * page - 1, k * page, k * page + 1]
 
 
 @dataclass(frozen=True)
@@ -224,7 +218,7 @@ class Comparison:
     # Comparisons
 
     def compare_entries(self, layer: int, blocks: torch.Tensor) -> None:
-        """Entries of these pool blocks as stored: within one step of their storage, or fp32's error, of the reference."""
+        """Entries of these pool blocks as stored: a storage step, or fp32's error, from the reference."""
         self.fp32.summarise(self.memory32, layer, self.pools[layer], blocks)
         for entry in self.flow.program.entries:
             kind = self.flow.built.options.entry_dtype if entry.storage == "kv" else entry.storage
@@ -338,50 +332,6 @@ def stored_weights(program: Program) -> dict[str, torch.Tensor]:
     }
 
 
-def spoil(tensor: torch.Tensor) -> None:
-    if tensor.dtype in (torch.int32, torch.int64):
-        tensor.fill_(GARBAGE_ID)
-    elif tensor.is_floating_point() and tensor.itemsize > 1:
-        tensor.fill_(torch.nan)
-    else:
-        tensor.view(torch.uint8).fill_(0x7F)
-
-
-def read_entry(memory: DeviceStorage, layer: int, name: str, kind: str, shape: torch.Size) -> torch.Tensor:
-    """Stored entries as values over [pool blocks, KV heads, axes…]."""
-    held = memory.entries[layer][name]
-    if kind not in ("int8", "int4", "sign"):
-        return held.reshape(shape).to(torch.float32 if held.is_floating_point() else held.dtype)
-    last = shape[-1]
-    if kind == "int8":
-        values = held.reshape(shape).float()
-    else:
-        bits, count = (4, 2) if kind == "int4" else (1, 8)
-        cells = held.reshape(*shape[:-1], -1).int()
-        parts = (cells[..., None] >> (torch.arange(count, device=cells.device) * bits)) & (2**bits - 1)
-        values = parts.flatten(-2)[..., :last].float()
-        if kind == "sign":
-            return values * 2 - 1
-        values = torch.where(values > 7, values - 16, values)
-    return values * memory.scales[layer][name].reshape(*shape[:-1], 1).float()
-
-
-def storage_step(values: torch.Tensor, kind: str) -> torch.Tensor:
-    """How far apart neighbours of these values are in their storage."""
-    digits = {"fp32": 23, "fp16": 10, "bf16": 7, "fp8": 3}
-    if kind in digits:
-        least = {"fp16": 2.0**-24, "fp8": 2.0**-9}.get(kind, 0.0)
-        exponent = values.abs().clamp(min=1e-38).log2().floor()
-        return torch.exp2(exponent - digits[kind]).clamp(min=least).nan_to_num(0.0)
-    limit = {"int8": 127, "int4": 7}[kind]
-    return (values.abs().amax(-1, keepdim=True) / limit * 1.001).expand_as(values)
-
-
-def size_of(values: torch.Tensor) -> float:
-    finite = values[values.isfinite()]
-    return float(finite.abs().amax()) if finite.numel() else 0.0
-
-
 def listing(found: Selection, batch: Batch, dense_layer: bool) -> Selection:
     """The selection on the host, with dense rows listed in full where their tables say nothing.
 
@@ -414,26 +364,3 @@ def differing(ours: Selection, theirs: Selection) -> list[tuple[int, int]]:
 def one_row(selection: Selection, row: int, head: int) -> Selection:
     return Selection(selection.ids[row : row + 1, head : head + 1], selection.counts[row : row + 1, head : head + 1],
                      selection.dense[row : row + 1])  # fmt: skip
-
-
-def pairwise(factors: dict[str, Sequence]) -> Iterator[dict]:
-    """Rows in which any two values of different factors meet at least once; the same every time."""
-    names = list(factors)
-    missing = {
-        (a, x, b, y) for a, b in itertools.combinations(names, 2) for x in factors[a] for y in factors[b]
-    }
-    order = {name: {value: at for at, value in enumerate(values)} for name, values in factors.items()}
-    while missing:
-        first = min(missing, key=lambda pair: (names.index(pair[0]), names.index(pair[2]), order[pair[0]][pair[1]],
-                                               order[pair[2]][pair[3]]))  # fmt: skip
-        row = {first[0]: first[1], first[2]: first[3]}
-        for name in sorted(names, key=lambda name: -len(factors[name])):
-            if name not in row:
-                row[name] = max(factors[name], key=lambda value, name=name: sum(
-                    _pair(names, name, value, other, row[other]) in missing for other in row))  # fmt: skip
-        missing -= {_pair(names, a, row[a], b, row[b]) for a, b in itertools.combinations(names, 2)}
-        yield {name: row[name] for name in names}
-
-
-def _pair(names: list[str], a: str, x: object, b: str, y: object) -> tuple:
-    return (a, x, b, y) if names.index(a) < names.index(b) else (b, y, a, x)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.codegen.comparison import Comparison, Setup, edge_lengths, pairwise
+from tests.codegen.comparison import Comparison, Setup
+from tests.codegen.shapes import edge_lengths, pairwise
 from tests.vtensor.support import flow, traced
 from tests.vtensor.test_batched_alone import USES, body
 
