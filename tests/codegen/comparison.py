@@ -85,6 +85,9 @@ class Comparison:
         self.memory64 = self.fp64.allocate(**memory, device=host)
         self.memory = self.flow.allocate(**memory, device=self.device)
         self.pools = [self._empty_pool() for _ in range(setup.layers)]
+        self.device_pools = self.pools
+        if self.device.type != "cpu":
+            self.device_pools = [moved(pool, self.device) for pool in self.pools]
         self._spoil()
         self.restart(self.lengths, self.seed)
 
@@ -133,9 +136,10 @@ class Comparison:
             self.flow.reset_slot(self.memory, slot)
         self.memory.valid.zero_()
         self.summarised: set[int] = set()
-        self.device_pools = (
-            self.pools if self.device.type == "cpu" else [moved(pool, self.device) for pool in self.pools]
-        )
+        if self.device.type != "cpu":
+            for ours, pool in zip(self.device_pools, self.pools, strict=True):
+                for name, tensor in pool.tensors.items():
+                    ours.tensors[name].copy_(tensor)
 
     def _allot_pages(self) -> None:
         """Pages in random order; requests longer than a page have their first page in common."""
@@ -187,14 +191,19 @@ class Comparison:
         batch, device_batch = self.batch(step), self.batch(step, self.device)
         batch.check_values(pages=self.pages, slots=len(self.lengths) + 1)
         new = self._newly_finished(batch)
-        self.summarise(new, device_batch)
+        queries = [self.queries() for _ in range(self.setup.layers)]
+        found = self.launch(new, [each.to(self.device) for each in queries], device_batch)
         for layer in range(self.setup.layers):
             self.compare_entries(layer, new)
-            q = self.queries()
-            found = self.flow.select(
-                self.memory, layer, q.to(self.device), self.device_pools[layer], device_batch
-            )
-            self.compare(layer, q, batch, found)
+            self.compare(layer, queries[layer], batch, found[layer])
+
+    def launch(self, new: torch.Tensor, queries: list[torch.Tensor], batch: Batch) -> list[Selection]:
+        """The kernels of one step: summaries of all layers, then a selection in each."""
+        self.summarise(new, batch)
+        return [
+            copied(self.flow.select(self.memory, layer, q, self.device_pools[layer], batch))
+            for layer, q in enumerate(queries)
+        ]
 
     def _newly_finished(self, batch: Batch) -> torch.Tensor:
         finished: set[int] = set()
@@ -206,7 +215,7 @@ class Comparison:
 
     def summarise(self, new: torch.Tensor, batch: Batch) -> None:
         if self.setup.in_step:
-            if self.memory.layer_table is None or self.device.type == "cuda":
+            if self.memory.layer_table is None:
                 self.flow.bind_layers(self.memory, self.device_pools)
             self.flow.summarise_step(self.memory, self.device_pools[0], batch)
             valid = self.memory.valid.nonzero().flatten().tolist()
@@ -309,6 +318,11 @@ class Comparison:
                 assert same.all(), (where, row, mine[~same][:4], wanted[~same][:4], bound)
                 for memory in (exact, theirs):
                     memory.data[slot] = ours[slot]
+
+
+def copied(found: Selection) -> Selection:
+    """A selection that the next call does not write over."""
+    return Selection(found.ids.clone(), found.counts.clone(), found.dense.clone(), found.lists_dense)
 
 
 def moved(pool: KVPool, device: torch.device) -> KVPool:

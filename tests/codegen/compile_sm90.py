@@ -26,8 +26,8 @@ POINTERS = {
 }  # fmt: skip
 COMMON = {
     "lengths": "*i32", "page_table": "*i32", "page_stride": "i32", "slots": "*i32", "work": "*i32",
-    "work_count": "*i32", "block_ids": "*i64", "valid": "*i8", "repair": "*i32", "layer_table": "*i64", "requests": "i32",
-    "finished_out": "*i32", "take_out": "*i32", "dense_out": "*i8",
+    "work_count": "*i32", "block_ids": "*i64", "valid": "*i8", "repair": "*i32", "layer_table": "*i64",
+    "requests": "i32", "finished_out": "*i32", "take_out": "*i32", "dense_out": "*i8",
 }  # fmt: skip
 
 
