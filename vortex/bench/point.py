@@ -118,7 +118,7 @@ class Bench:
     ) -> float:
         assert rig.flow is not None
         stored = torch_dtype(rig.flow.built.options.entry_dtype)
-        runner = ReferenceRunner(rig.flow.program, weights=rig.flow.weights, entries=stored)
+        runner = ReferenceRunner(rig.flow.program, weights=rig.flow.kernels.weights, entries=stored)
         runner.dense_below = 0
         blocks = batch.page_table.shape[1] * batch.blocks_per_page
         storage = runner.allocate(layers=layer + 1, pool_blocks=blocks, slots=1, max_blocks=blocks, heads=batch.heads,

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from vortex.codegen.build import Built, KernelSource, Options, build, stored_type
+from vortex.codegen import summaries
+from vortex.codegen.build import Built, KernelSource, Options, build
+from vortex.codegen.device import device_name, multiprocessors, overlaps_launches
 from vortex.codegen.fuse import Kernel
-from vortex.codegen.memory import Argument
+from vortex.codegen.launch import Kernels
 from vortex.codegen.schedule import Schedule
 from vortex.codegen.select import EXACT
-from vortex.codegen.storage import DeviceStorage, SetMemory, Workspace, allocate, torch_dtype, workspace
-from vortex.codegen.templates import load_source, load_template, render
+from vortex.codegen.storage import DeviceStorage, SetMemory, Workspace, allocate, workspace
+from vortex.codegen.templates import load_template, render
 from vortex.codegen.tune import kept
 from vortex.dsl.ir import Program
 from vortex.dsl.policy import Layers
@@ -26,9 +26,6 @@ from vortex.vtensor.selection import Selection
 from vortex.vtensor.weights import load_weights
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
-    import torch
     from torch import Tensor
 
 FUSED = -1
@@ -58,18 +55,17 @@ class CompiledFlow:
     ) -> None:
         reuse.check_reuse(program)
         options = options or Options()
-        if schedules is None and torch_device_name():
-            schedules = kept(program, options, torch_device_name())
+        if schedules is None and device_name():
+            schedules = kept(program, options, device_name())
         self.built: Built = build(program, options, schedules)
         self.program = program = self.built.program
         self.block_size = program.policy.block_size
-        self.pdl = _overlaps_launches()
+        self.pdl = overlaps_launches()
         self.launch = {"launch_pdl": True} if self.pdl else {}
         self.shortcut = shortcut
         self.wanted_form = form
         given = weights if weights is not None else load_weights(self.program)
-        self.weights = {each.name: given[each.name] for each in self.program.weights}
-        self.modules: dict[str, ModuleType] = {}
+        self.kernels = Kernels(self.built, {each.name: given[each.name] for each in self.program.weights})
         self.workspaces: dict[tuple[Any, ...], Workspace] = {}
         self.dense_layers = Layers.parse(program.policy.dense_layers).numbers(program.shape.layers)
         below = program.policy.dense_below
@@ -81,10 +77,7 @@ class CompiledFlow:
         self, *, layers: int, pool_blocks: int, slots: int, max_blocks: int, heads: Heads, device: Any
     ) -> DeviceStorage:
         self._check(heads)
-        self.weights = {
-            name: value.to(device, torch_dtype(self.program.weight(name).dtype)).contiguous()
-            for name, value in self.weights.items()
-        }
+        self.kernels.move_weights(device)
         return allocate(
             self.built, layers=layers, pool_blocks=pool_blocks, slots=slots, max_blocks=max_blocks, heads=heads,
             device=device,
@@ -133,51 +126,6 @@ class CompiledFlow:
 
     # Launching
 
-    def _kernel(self, source: KernelSource, function: str | None = None) -> Any:
-        if source.name not in self.modules:
-            self.modules[source.name] = load_source(source.source, source.name)
-        return getattr(self.modules[source.name], function or source.name)
-
-    def _value(
-        self, argument: Argument, storage: DeviceStorage, layer: int, q: Tensor | None, pool: KVPool,
-        space: Workspace | None,
-    ) -> Any:  # fmt: skip
-        """What one argument of a kernel stands for."""
-        kind, name = argument.kind, argument.name
-        if kind == "input":
-            return q if name == "q" else pool.tensors[name]
-        if kind == "stride":
-            source, axis = name.rsplit("_", 1)
-            tensor = q if source == "q" else pool.tensors[source]
-            assert tensor is not None
-            return tensor.stride({"row": 0, "slot": 0, "head": 1}[axis])
-        if kind == "scale":
-            return self._scale(pool, name)
-        if kind == "entry":
-            return storage.entries[layer][name]
-        if kind == "entry_scale":
-            return storage.scales[layer][name]
-        if kind == "state":
-            return storage.states[layer][name]
-        if kind == "weight":
-            value = self.weights[name]
-            return value[layer] if self.program.weight(name).per_layer else value
-        assert space is not None
-        if kind == "buffer":
-            return space.buffers[name]
-        made = space.sets[int(name)]
-        return {"ids": made.out.ids, "counts": made.out.counts, "width": made.width}[kind]
-
-    def _scale(self, pool: KVPool, name: str) -> Tensor:
-        """The factor of 8-bit values as a device scalar, made once."""
-        import torch
-
-        scales = self.__dict__.setdefault("_scales", {})
-        key = (pool.scale(name), str(pool.tensors[name].device))
-        if key not in scales:
-            scales[key] = torch.tensor([key[0]], dtype=torch.float32, device=pool.tensors[name].device)
-        return scales[key]
-
     def plan(self, storage: DeviceStorage, batch: Batch) -> None:
         """Sizes, budgets and chunks of a step, from the lengths on the device. Once a step, for all layers.
 
@@ -186,7 +134,7 @@ class CompiledFlow:
         space = self.workspace(storage, batch.requests, batch.blocks_per_page, batch.lengths.device)
         policy = self.program.policy
         lists = [each for tile in self.built.tiles for each in space.work[tile]]
-        self._kernel(self.built.kernel("plan"), "plan_step")[(batch.requests,)](
+        self.kernels.function(self.built.kernel("plan"), "plan_step")[(batch.requests,)](
             batch.lengths, batch.requests, space.finished, space.take, space.dense, *lists,
             BLOCK_SIZE=self.block_size, SINKS=policy.sink_blocks, RECENT=policy.recent_blocks,
             DENSE_BELOW=self.dense_below, REQUESTS=_power(batch.requests), CAPACITY=space.capacity,
@@ -221,63 +169,19 @@ class CompiledFlow:
 
     def summarise(self, storage: DeviceStorage, layer: int, pool: KVPool, block_ids: Tensor) -> None:
         """Writes the entries of pool blocks of one layer; `block_ids`: int64 [m]."""
-        if not self.program.entries or not block_ids.numel():
-            return
-        source = self.built.kernel("summarise")
-        values = [self._value(each, storage, layer, None, pool, None) for each in source.arguments]
-        kernel = self._kernel(source, "summarise_blocks")
-        assert source.schedule is not None
-        for ids in block_ids.split(65535):
-            kernel[(storage.heads.kv, len(ids))](
-                ids, *values, HEADS=storage.heads.kv, num_warps=source.schedule.warps
-            )
+        summaries.summarise(self.kernels, storage, layer, pool, block_ids)
 
     def bind_layers(self, storage: DeviceStorage, pools: list[KVPool]) -> None:
-        """Makes the table of addresses through which one kernel summarises all layers. Once, before capture."""
-        import torch
-
-        if not self.program.entries:
-            return
-        source = self.built.kernel("summarise")
-        pointers = [each for each in source.arguments if each.kind != "stride"]
-        strides = {tuple(pool.tensors[name].stride() for name in sorted(pool.tensors)) for pool in pools}
-        if len(strides) > 1:
-            raise BatchError("pools: layers of different strides cannot be summarised by one kernel")
-        rows = []
-        for layer, pool in enumerate(pools):
-            rows.append([self._value(each, storage, layer, None, pool, None).data_ptr() for each in pointers])
-        storage.layer_table = torch.tensor(rows, dtype=torch.int64, device=pools[0].tensors["k"].device)
+        """Tells where the pools of all layers lie, for `summarise_step`. Once, before capture."""
+        summaries.bind_layers(self.kernels, storage, pools)
 
     def summarise_step(self, storage: DeviceStorage, pool: KVPool, batch: Batch) -> None:
         """At the start of a decode step: entries of every finished block of the batch that is not valid.
 
         `pool` gives strides, of any layer; `bind_layers` was called. Marks the blocks valid. Capturable.
         """
-        if not self.program.entries:
-            return
-        if storage.layer_table is None:
-            raise BatchError("summarise_step: call bind_layers with the pools of all layers first")
-        source = self.built.kernel("summarise")
-        assert source.schedule is not None
         space = self.workspace(storage, batch.requests, batch.blocks_per_page, batch.lengths.device)
-        common = (batch.lengths, batch.page_table, batch.page_table.stride(0), storage.valid, space.repair)
-        sizes = {"BLOCK_SIZE": self.block_size, "BLOCKS_PER_PAGE": batch.blocks_per_page}
-        self._kernel(source, "scan_step")[(batch.requests,)](*common, **sizes, TILE=1024, num_warps=4)
-        strides = [
-            self._value(each, storage, 0, None, pool, None)
-            for each in source.arguments
-            if each.kind == "stride"
-        ]
-        layers = storage.layer_table.shape[0]
-        self._kernel(source, "summarise_step")[(storage.heads.kv, batch.requests, layers)](
-            *common,
-            storage.layer_table,
-            *strides,
-            HEADS=storage.heads.kv,
-            **sizes,
-            num_warps=source.schedule.warps,
-        )
-        self._kernel(source, "mark_step")[(batch.requests,)](*common, **sizes, TILE=1024, num_warps=4)
+        summaries.summarise_step(self.kernels, storage, pool, batch, space)
 
     # Selection
 
@@ -383,16 +287,16 @@ class CompiledFlow:
             grid = (heads, batch.requests)
         elif step.passes[0].domain is None:
             # Thread blocks that all fit at once, and another round, need no list of chunks.
-            workers = max(source.schedule.workers * _multiprocessors(batch.lengths) // heads, 1)
+            workers = max(source.schedule.workers * multiprocessors(batch.lengths) // heads, 1)
             listed = batch.requests * chunks > workers
             grid = (heads, min(batch.requests * chunks, workers))
         else:
             chunks = -(-space.sets[step.passes[0].domain].width // tile)
             grid = (heads, batch.requests * chunks)
-        values = [self._value(each, storage, layer, q, pool, space) for each in source.arguments]
+        values = self.kernels.values(source, storage, layer, q, pool, space)
         launch = {} if space.fresh else self.launch
         space.fresh = False
-        self._kernel(source)[grid](
+        self.kernels.function(source)[grid](
             batch.lengths if lengths is None else lengths, batch.page_table, batch.page_table.stride(0),
             batch.slots, *work, *values,
             HEADS=heads, BLOCK_SIZE=self.block_size, BLOCKS_PER_PAGE=batch.blocks_per_page,
@@ -410,10 +314,10 @@ class CompiledFlow:
         heads = storage.heads.kv
         dense = space.dense[layer] if self.shortcut and self._alone else None
         take = space.everything if made.take is None else space.take[made.take, layer]
-        values = [self._value(each, storage, layer, q, pool, space) for each in source.arguments]
+        values = self.kernels.values(source, storage, layer, q, pool, space)
         launch = {} if space.fresh else self.launch
         space.fresh = False
-        self._kernel(source, "fused")[(heads, batch.requests)](
+        self.kernels.function(source, "fused")[(heads, batch.requests)](
             batch.lengths, batch.page_table, batch.page_table.stride(0), batch.slots, space.finished, take, dense,
             made.out.ids, made.out.counts, layer, config.seed & 0x7FFFFFFF, *values,
             HEADS=heads, BLOCK_SIZE=self.block_size, BLOCKS_PER_PAGE=batch.blocks_per_page, CAPACITY=space.capacity,
@@ -459,11 +363,11 @@ class CompiledFlow:
 
     def _combine(self, scores: Tensor, batch: Batch, space: Workspace) -> None:
         how = str(self.program.policy.share_heads)
-        if "combine" not in self.modules:
-            self.modules["combine"] = load_source(render("combine.py.jinja", origin=[], how=how), "combine")
+        source = KernelSource("combine", render("combine.py.jinja", origin=[], how=how))
+        combine = self.kernels.function(source, "combine_heads")
         heads = scores.shape[0] // batch.requests
         workers = min(-(-space.capacity // 256), 64)
-        self.modules["combine"].combine_heads[(workers, batch.requests)](
+        combine[(workers, batch.requests)](
             batch.lengths, scores, HEADS=heads, HEAD_LANES=_power(heads), BLOCK_SIZE=self.block_size,
             CAPACITY=space.capacity, TILE=256, num_warps=4,
         )  # fmt: skip
@@ -487,37 +391,8 @@ class CompiledFlow:
         return space.attended if self.shortcut else space.sets[self._result]
 
 
-@lru_cache
-def torch_device_name() -> str:
-    """Name of the CUDA device, nothing without one: tuned schedules are kept by it."""
-    import torch
-
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else ""
-
-
-@lru_cache
-def _overlaps_launches() -> bool:
-    """Whether kernels can be launched while the ones before them end: Hopper and later."""
-    import torch
-
-    interpreted = os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
-    return not interpreted and torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
-
-
-@lru_cache
-def _processors(device: torch.device) -> int:
-    import torch
-
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-def _multiprocessors(tensor: Tensor) -> int:
-    """Multiprocessors of the tensor's device; interpreted kernels run one after another."""
-    return _processors(tensor.device) if tensor.is_cuda else 2
-
-
 def _power(count: int) -> int:
     return 1 << max(count - 1, 0).bit_length()
 
 
-__all__ = ["CompiledFlow", "Options", "stored_type"]
+__all__ = ["CompiledFlow", "Options"]
