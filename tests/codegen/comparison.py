@@ -35,6 +35,7 @@ class Setup:
 
     per_page   blocks of a page; strided: K and V are halves of one allocation, rows of q are apart
     in_step    summaries through the kernels at the start of a step instead of block by block
+    form       how rows are run: "fused" where the flow allows it, "split", or as estimated
     """
 
     kv: str = "fp32"
@@ -42,6 +43,7 @@ class Setup:
     strided: bool = True
     in_step: bool = False
     shortcut: bool = True
+    form: str = "auto"
     layers: int = 2
     device: str = "cpu"
 
@@ -72,7 +74,7 @@ class Comparison:
         options = {"shortcut": setup.shortcut, "weights": weights}
         self.fp32 = ReferenceRunner(self.program, **options)
         self.fp64 = ReferenceRunner(self.program, dtype="fp64", **options)
-        self.flow = CompiledFlow(self.program, Options(setup.kv), shortcut=setup.shortcut, weights=weights)
+        self.flow = CompiledFlow(self.program, Options(setup.kv), form=setup.form, **options)
         longest = max(self.lengths) + self.most_steps
         self.width = -(-longest // self.page) + 2
         self.pages = len(self.lengths) * self.width + 3

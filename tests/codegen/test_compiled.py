@@ -39,7 +39,8 @@ def algorithm(path: Path, shape: dict, seed: int, kv_heads: int = 1, **policy) -
     block = max(shape["block"], LEAST_BLOCK.get(path.stem, 1))
     policy = {"budget": 4, "dense_layers": "", "reuse_steps": 1, "reuse_layers": 1, **policy}
     program = traced(path, shape["group"], kv_heads, shape["dim"], 2, block_size=block, **policy)
-    setup = Setup(**{name: shape[name] for name in ("kv", "per_page", "in_step", "strided")}, layers=1)
+    chosen = {name: shape[name] for name in ("kv", "per_page", "in_step", "strided")}
+    setup = Setup(**chosen, form=("split", "fused")[seed % 2], layers=1)
     page = block * shape["per_page"]
     lengths = [*edge_lengths(page), 9 * block + 1]
     return Comparison(program, lengths, setup, seed).run(2)
@@ -68,7 +69,7 @@ def test_algorithm(number):
 @pytest.mark.parametrize("number", range(len(ALGORITHMS)), ids=lambda number: ALGORITHMS[number].stem)
 def test_algorithm_in_other_shapes(number, turn):
     shape = SHAPES[(number + 11 * turn) % len(SHAPES)]
-    check(algorithm(ALGORITHMS[number], shape, number + 100 * turn, kv_heads=2, budget=5))
+    check(algorithm(ALGORITHMS[number], shape, number + 101 * turn, kv_heads=2, budget=5))
 
 
 @pytest.mark.parametrize("op", sorted(USES))
@@ -139,7 +140,7 @@ def test_where_values_meet(name, tmp_path):
     policy = policies(number)
     heads = 3 if policy["share_heads"] else 1
     program = flow(tmp_path, meeting(name), (1, 3, 4, 5)[number % 4], heads, block_size=block, **policy)
-    setup = Setup("fp32", pages, in_step=number % 2 == 0, shortcut=number % 4 != 0, layers=1)
+    setup = Setup("fp32", pages, in_step=number % 2 == 0, shortcut=number % 4 != 0, form="fused", layers=1)
     check(Comparison(program, [1, block * pages + 1, 0, 21 * block], setup, number).run(2))
 
 

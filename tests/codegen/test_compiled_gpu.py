@@ -63,13 +63,13 @@ def made(path, shape, seed, *, kv_heads=2, **policy):
     policy = {"budget": 4, "dense_layers": "", "reuse_steps": 1, "reuse_layers": 1, **policy}
     program = traced(path, shape["group"], kv_heads, shape["dim"], 2, block_size=block, **policy)
     lengths = [*edge_lengths(block * shape["per_page"]), 40 * block + 1]
-    return Comparison(program, lengths, setup(shape, layers=1), seed)
+    return Comparison(program, lengths, setup(shape, form=("split", "fused")[seed % 2], layers=1), seed)
 
 
 @pytest.mark.parametrize("case", turns([(at, turn) for turn in range(4) for at in range(len(ALGORITHMS))]))
 def test_algorithm(case):
     number, turn = case
-    check(made(ALGORITHMS[number], SHAPES[(number + turn * 11) % len(SHAPES)], number).run(2))
+    check(made(ALGORITHMS[number], SHAPES[(number + turn * 11) % len(SHAPES)], number + turn).run(2))
 
 
 @pytest.mark.parametrize("case", turns(range(len(FULL))))

@@ -20,7 +20,7 @@ def compare(seed: int) -> None:
     block, per_page = program.policy.block_size, 1 + seed % 2
     setup = Setup(
         kv="fp16" if seed % 3 == 2 else "fp32", per_page=per_page, in_step=seed % 2 == 1, shortcut=seed % 4 != 0,
-        strided=seed % 5 != 0, layers=1,
+        strided=seed % 5 != 0, form=("split", "fused")[seed // 2 % 2], layers=1,
     )  # fmt: skip
     made = Comparison(program, [1, block * per_page + 1, 0, 12 * block + 3], setup, seed)
     made.run(2 if program.states else 1)

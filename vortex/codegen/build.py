@@ -178,6 +178,7 @@ def _fused(
         "fused.py.jinja",
         origin=_origin(program),
         arguments=arguments,
+        functions=functions_used(FUNCTIONS_OF_KERNELS, written.sweeps[0].lines),
         sweep=written.sweeps[0],
         score=shown,
     )

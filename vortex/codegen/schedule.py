@@ -89,7 +89,8 @@ def summary_warps(program: Program) -> int:
 
 def warps_for(elements: int, least: int) -> int:
     """Warps that hold a value of so many elements with about 128 of them a thread."""
-    return max(least, 1 if elements <= MAP_ELEMENTS else 4 if elements <= 4 * MAP_ELEMENTS else 8)
+    steps = ((MAP_ELEMENTS, 1), (4 * MAP_ELEMENTS, 4), (8 * MAP_ELEMENTS, 8))
+    return max(least, next((warps for most, warps in steps if elements <= most), 16))
 
 
 @dataclass(frozen=True)
