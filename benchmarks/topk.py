@@ -23,6 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from topk_report import plot, table
+
 POINTS = [(512, 32), (2048, 125), (8192, 125), (8192, 512), (32768, 512), (131072, 2048)]
 ROWS = [8, 128, 512]
 HEADS = 8
@@ -97,15 +99,9 @@ class Problem:
             )
             for _ in self.scores
         ]
+        tables = {"lengths": self.finished, "page_table": self.table_and_current}
         return [
-            lambda scores=scores, out=out: selector.run(
-                scores,
-                self.finished,
-                self.take,
-                out,
-                lengths=self.finished,
-                page_table=self.table_and_current,
-            )
+            lambda scores=scores, out=out: selector.run(scores, self.finished, self.take, out, **tables)
             for scores, out in zip(self.scores, self.outputs, strict=True)
         ]
 
@@ -156,37 +152,38 @@ def launches(n: int) -> dict[str, Any]:
     """The launch variants to time at a row length; `default` is what a Selector takes by itself."""
     from vortex.codegen.select import Launch
 
-    def wide(warps: int, probes: int = 8, registers: int | None = None, shorten: int = 4) -> Launch:
-        return Launch(warps, probes, registers, shorten)
-
-    never = 1 << 20
     found: dict[str, Any] = {"default": None}
     if n <= 512:
-        return found | {"w1 p16": wide(1, 16), "w1 p4": wide(1, 4), "w2 p8": wide(2)}
+        return found | {
+            "search w1 p2": Launch(1, 0, vector=True, probes=2),
+            "w1 b64": Launch(1, 64, 32), "w2 b64": Launch(2, 64, 32), "w4 b64": Launch(4, 64, 32),
+        }  # fmt: skip
     if n <= 2048:
         return found | {
-            "w4 p16": wide(4, 16), "w2 p8": wide(2), "w8 p8": wide(8), "w4 p4": wide(4, 4),
-            "w4 p8 whole": wide(4, 8, None, never), "w8 p8 whole": wide(8, 8, None, never),
+            "search w4 p2": Launch(4, 0, vector=True, probes=2),
+            "w4 b64 vector": Launch(4, 64, 64, vector=True),
+            "w8 b64": Launch(8, 64, 64), "w8 b128": Launch(8, 128, 64), "w4 b64 r128": Launch(4, 64, 64, registers=128),
+            "groups w4": Launch(4, 64, 64, largest=1024),
         }  # fmt: skip
     if n <= 8192:
         return found | {
-            "w16 p8": wide(16), "w16 p16": wide(16, 16), "w8 p16": wide(8, 16), "w8 p4": wide(8, 4),
-            "w16 p8 r64": wide(16, 8, 64), "w8 p8 r128": wide(8, 8, 128),
+            "w16 b128 vector": Launch(16, 128, 128, vector=True), "w8 b128": Launch(8, 128, 128),
+            "w8 b64 r128": Launch(8, 64, 128, registers=128), "w16 b64": Launch(16, 64, 128),
+            "w16 b64 r64": Launch(16, 64, 128, registers=64), "w32 b64": Launch(32, 64, 128),
+            "w16 b128": Launch(16, 128, 128), "groups w4": Launch(4, 64, 64, largest=4096),
+            "groups w8": Launch(8, 64, 64, largest=4096),
         }  # fmt: skip
     if n <= 32768:
         return found | {
-            "w16 p8": wide(16),
-            "w32 p16": wide(32, 16),
-            "by 8192 w16": Launch(8, largest=16384, chunk=8192, chunk_warps=16),
-            "by 8192 w8": Launch(8, largest=16384, chunk=8192, chunk_warps=8),
-            "by 16384 w16": Launch(8, largest=16384, chunk=16384, chunk_warps=16),
-        }
+            "groups w8 vector": Launch(8, 64, 64, vector=True), "groups w16": Launch(16, 64, 64),
+            "groups w4": Launch(4, 64, 64), "groups w8 b128": Launch(8, 128, 64),
+            "groups w8 chunk 8192": Launch(8, 64, 64, chunk=8192, chunk_warps=8),
+        }  # fmt: skip
     return found | {
-        "by 16384 w32": Launch(32, chunk=16384, chunk_warps=32),
-        "by 16384 w16 twice": Launch(16, largest=16384, chunk=16384, chunk_warps=16),
-        "by 32768 w32": Launch(32, chunk=32768, chunk_warps=32),
-        "by 32768 w32, 16384": Launch(16, largest=16384, chunk=32768, chunk_warps=32),
-    }
+        "groups w32": Launch(32, 64, 128), "groups w16 vector": Launch(16, 64, 128, vector=True),
+        "groups of 4 w16": Launch(16, 64, 128, group=4), "groups of 4 w8": Launch(8, 64, 128, group=4),
+        "groups w16 chunk 8192": Launch(16, 64, 128, chunk=8192, chunk_warps=8),
+    }  # fmt: skip
 
 
 def compile_one(task: tuple[int, int, str, float | None]) -> str:
@@ -240,13 +237,8 @@ def time_ours(results: dict[str, Any], quick: bool, save: Any) -> None:
             point["stochastic"] = graph_time(calls)
             point["torch.topk"] = graph_time([lambda s=s, k=k: s.topk(k) for s in problem.scores])
             best = min((us, name) for name, us in point.items() if name.startswith("ours"))
-            print(
-                f"{rows:4d} x {n:6d} -> {k:4d}",
-                *(f"{a}: {b:.2f}" for a, b in point.items()),
-                "| best",
-                best,
-                flush=True,
-            )
+            times = (f"{a}: {b:.2f}" for a, b in point.items())
+            print(f"{rows:4d} x {n:6d} -> {k:4d}", *times, "| best", best, flush=True)
             save()
 
 
@@ -306,69 +298,6 @@ def time_flashinfer(results: dict[str, Any], quick: bool, save: Any) -> None:
             save()
 
 
-def table(results: dict[str, Any]) -> str:
-    head = [
-        "rows x n -> k",
-        "exact",
-        "launch",
-        "stochastic",
-        "FlashInfer fused",
-        "its best",
-        "torch.topk",
-        "ratio",
-    ]
-    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-    for point, us in results["points"].items():
-        ours = {name: t for name, t in us.items() if name.startswith("ours")}
-        fused = {name: t for name, t in us.items() if name.startswith("flashinfer top_k_page_table")}
-        best = min(ours, key=lambda name: ours[name])
-        other = min(fused.values(), default=float("nan"))
-        lines.append(
-            f"| {point} | {us['ours default']:.1f} ({ours[best]:.1f}) | {best[5:]} "
-            f"| {us.get('stochastic', 0):.1f} "
-            f"| {fused.get('flashinfer top_k_page_table_transform auto', float('nan')):.1f} | {other:.1f} "
-            f"| {us.get('torch.topk', 0):.1f} | {other / us['ours default']:.2f} |"
-        )
-    lines += [
-        "",
-        "Microseconds. Exact: default launch (best variant). Ratio: FlashInfer's best over our default.",
-        "",
-    ]
-    for kind, us in results["distributions"].items():
-        lines.append(f"* {kind}: " + ", ".join(f"{point} {t:.1f}" for point, t in us.items()))
-    lines += [
-        "",
-        f"{results['device']}; {results['versions']}; commit {results['commit']}; {INPUTS} inputs a graph.",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def plot(results: dict[str, Any], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    points = list(results["points"])
-    series = {
-        "exact": "ours default",
-        "stochastic 0.97": "stochastic",
-        "FlashInfer, fused": "flashinfer top_k_page_table_transform auto",
-        "torch.topk": "torch.topk",
-    }
-    figure, axes = pyplot.subplots(figsize=(12, 5))
-    for at, (label, name) in enumerate(series.items()):
-        heights = [results["points"][point].get(name, 0.0) for point in points]
-        axes.bar([x + 0.2 * at for x in range(len(points))], heights, width=0.2, label=label)
-    axes.set_yscale("log")
-    axes.set_ylabel("microseconds")
-    axes.set_xticks([x + 0.3 for x in range(len(points))], points, rotation=60, ha="right")
-    axes.set_title(f"Top-k with page translation, {results['device']}")
-    axes.legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -396,6 +325,7 @@ def main() -> int:
     results: dict[str, Any] = {
         "device": torch.cuda.get_device_name(),
         "commit": options.commit,
+        "inputs": INPUTS,
         "versions": {"torch": torch.__version__, "triton": triton.__version__},
         "points": {},
         "distributions": {},

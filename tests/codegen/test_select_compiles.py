@@ -14,7 +14,7 @@ import pathlib, subprocess, sys, tempfile
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from vortex.codegen.select import _groups, default_launch
+from vortex.codegen.select import default_launch
 from vortex.codegen.templates import load_template
 
 lanes, dtype, vector = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -22,10 +22,10 @@ launch = default_launch(lanes, 128)
 kernel = load_template("select.py.jinja").select_rows
 types = dict(scores="*" + dtype, row_stride="i32", length_of_row="i32", finished="*i32", take="*i32", seed="i32",
              layer="i32", first_head="i32", bound="fp32", ids="*i32", counts="*i32", pool_blocks="*i32",
-             page_table="*i32", page_stride="i32", kept_scores="*fp32", kept_blocks="*i32")
-values = dict(LANES=lanes, ALIGN=vector, WIDTH=126, FRAME=128, CHUNKS=1, KEEP=256,
-              GROUPS=_groups(lanes, 256, launch.warps, vector), SINKS=1, RECENT=1, KIND=0, DENSE_AT_TAKE=True,
-              STOCHASTIC=False, RECALL=16384, PROBES=launch.probes, HEADS=8, BLOCKS_PER_PAGE=1, BLOCK_SIZE=16)
+             page_table="*i32", page_stride="i32", kept="*i64", maxima_stride="i32", groups_of_row="i32")
+values = dict(LANES=lanes, ALIGN=vector, WIDTH=128, FRAME=128, GROUP=8, MAXIMA=0, LISTED=128, PARTS=1, KEEP=256,
+              MOST=launch.most, BINS=launch.bins, SINKS=1, RECENT=1, KIND=0, DENSE_AT_TAKE=True, PROBES=launch.probes,
+              STOCHASTIC=False, RECALL=16384, HEADS=8, BLOCKS_PER_PAGE=1, BLOCK_SIZE=16)
 names = kernel.arg_names
 constants = {(at,): values.get(name) for at, name in enumerate(names) if name not in types}
 aligned = {(at,): [["tt.divisibility", 16]] for at, name in enumerate(names)

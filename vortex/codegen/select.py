@@ -7,7 +7,7 @@ reads lengths on the device and can be captured in a CUDA graph (after one `run`
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from vortex.codegen.select_wide import WideRows
@@ -21,6 +21,10 @@ KINDS: tuple[Kind, ...] = ("top_k", "top_p", "threshold")
 
 # Scores that one thread block keeps in registers: 32 a thread at 1,024 threads, half the register file.
 LARGEST_TILE = 32768
+# Maxima of groups that one thread block takes; more have maxima of their own.
+LARGEST_TOP = 16384
+# Entries, of 8 bytes, that a thread block ranks after a histogram.
+LARGEST_KEEP = 8192
 EXACT = 1 << 14
 ORDER_TILE = 64
 
@@ -111,73 +115,73 @@ class SelectOutput:
 class Launch:
     """How the kernels are launched.
 
-    warps       of a thread block; probes: keys counted at in a step of the search, even
+    warps       of a thread block that selects from a row
+    bins        of a histogram; 0: a search in registers by counting at `probes` keys a step (even) instead
+    most        lanes of the bucket around the k-th that are ranked by comparing every pair
+    vector      rows are read by vectors of 16 bytes; otherwise lane by lane, which saves a way through shared memory
     registers   most of a thread, so that more thread blocks share a multiprocessor (None: Triton's choice)
-    shorten     rows at least this many times as long as what they are shortened to are shortened first
-    largest     scores that one thread block takes; longer rows are shortened chunk by chunk before
-    chunk       scores of a long row that one thread block shortens, with warps and registers of its own
+    largest     scores of a row that are read at once; of longer rows the groups with the largest maxima are
+    group       lanes of a group: 4, 8 or 16
+    chunk       scores whose maxima one thread block of chunk_warps takes
     """
 
     warps: int
-    probes: int = 8
+    bins: int = 64
+    most: int = 64
+    probes: int = 4
+    vector: bool = False
     registers: int | None = None
-    shorten: int = 4
-    largest: int = LARGEST_TILE
-    chunk: int = 16384
-    chunk_warps: int = 16
-    chunk_registers: int | None = None
+    largest: int = 8192
+    group: int = 8
+    chunk: int = 4096
+    chunk_warps: int = 4
 
 
-def default_launch(lanes: int, rows: int) -> Launch:
-    """Warps for tiles of `lanes` scores; see benchmarks/topk.py, which times the alternatives."""
-    for most, warps in ((512, 1), (1024, 2), (4096, 4), (16384, 16)):
-        if lanes <= most:
-            return Launch(warps)
-    return Launch(32)
+# (scores of a row, rows, launch): the first line that holds a selection; benchmarks/topk.py times the alternatives.
+ANY = 1 << 62
+LAUNCHES = (
+    (512, ANY, Launch(1, bins=0, vector=True)),
+    (2048, ANY, Launch(4, 64, 64)),
+    (4096, ANY, Launch(8, 64, 64)),
+    (8192, 264, Launch(16, 128, 128)),
+    (8192, ANY, Launch(4, 64, 64, largest=4096)),
+    (32768, ANY, Launch(8, 64, 64)),
+    (ANY, ANY, Launch(16, 64, 128)),
+)
 
 
-def _shortened(most: int) -> int:
-    """Slots for the lanes kept of a row whose k is at most `most`: k, and as many again for those near the k-th."""
-    return max(_power(2 * most), 64)
+def default_launch(length: int, rows: int) -> Launch:
+    """The launch for `rows` rows of up to `length` scores."""
+    return next(launch for lanes, most, launch in LAUNCHES if length <= lanes and rows <= most)
 
 
-def _groups(lanes: int, keep: int, warps: int, vector: int) -> int:
-    """Groups of lanes whose maxima are searched: enough to tell about k, and a vector a thread, as lanes lie there."""
-    return min(max(2 * keep, 32 * max(vector, 4) * warps), lanes)
+def _level_lengths(capacity: int, most: int, launch: Launch) -> list[int] | None:
+    """Groups of a row, groups of those and so on, until a thread block takes the last; none for a row that is read
+    at once, None where a row is too long for that and the k best groups hold too much of it."""
+    read = _listed(most, launch.group) * launch.group
+    if capacity <= launch.largest or (capacity <= LARGEST_TILE and 2 * read > capacity):
+        return []
+    if read > LARGEST_TILE or _power(most) > LARGEST_KEEP // 2:
+        return None
+    lengths = [-(-capacity // launch.group)]
+    while lengths[-1] > LARGEST_TOP:
+        lengths.append(-(-lengths[-1] // launch.group))
+    return lengths
 
 
-@dataclass(frozen=True)
-class _Level:
-    """A stage that turns rows of `length` scores into rows of chunks * keep pairs."""
-
-    length: int
-    chunks: int
-    keep: int
-
-
-def _levels(capacity: int, most: int, largest: int, chunk: int) -> list[_Level] | None:
-    """Stages until a row fits one tile; None where what is kept of each chunk does not shorten the row."""
-    levels: list[_Level] = []
-    length = capacity
-    while length > largest:
-        chunks = -(-length // chunk)
-        keep = _shortened(most)
-        if chunks * keep > length // 2 and length > LARGEST_TILE:
-            return None
-        if chunks * keep > length // 2:
-            return levels
-        levels.append(_Level(length, chunks, keep))
-        length = chunks * keep
-    return levels
+def _listed(most: int, group: int) -> int:
+    """Slots for the k best groups; no tile has fewer lanes than a thread block has threads, for histograms' sake."""
+    return max(_power(most), 1024 // group)
 
 
 class Selector:
     """A compiled selection for `requests` rows of requests on one device.
 
-    A row of up to 32,768 blocks takes one thread block; with `overlap` it starts while the kernel before it ends
-    (sm_90). A longer one is first shortened chunk by chunk, to about the k best of each, as often as needed; where k
-    is too large for that, it is selected digit by digit
-    (select_wide.py), exactly also for a stochastic configuration. top_p is not offered there: SelectError.
+    With `overlap` a kernel starts while the one before it ends (sm_90). A row of up to `Launch.largest` blocks takes
+    one thread block. Of a longer one, first the maximum of each group of blocks is taken, then the k best maxima; the k
+    best blocks are in their groups. Where k is too large for that, blocks are selected digit by digit (select_wide.py),
+    exactly also for a stochastic configuration; top_p is not offered there: SelectError. A stochastic selection from a
+    long row samples among the blocks of the k best groups.
     """
 
     def __init__(
@@ -196,39 +200,51 @@ class Selector:
             "DENSE_AT_TAKE": config.kind == "top_k" if config.dense_at_take is None else config.dense_at_take,
         }  # fmt: skip
         self.blocks = {"BLOCKS_PER_PAGE": config.blocks_per_page, "BLOCK_SIZE": config.block_size}
-        tiles = launch or Launch(1)
-        levels = _levels(config.capacity, config.most_candidates, tiles.largest, tiles.chunk)
+        shape = (requests, config.kv_heads, config.width)
+        self.unordered = (
+            torch.empty(shape, dtype=torch.int32, device=device) if config.order == "score" else None
+        )
+        most = config.most_candidates
+        chosen = launch or default_launch(config.capacity, self.rows)
+        lengths = _level_lengths(config.capacity, most, chosen)
         self.wide = None
-        if levels is None:
+        if lengths is None:
             if config.kind == "top_p":
                 raise SelectError(
                     f"width: top_p of up to {config.width} of {config.capacity} blocks fits no thread block; "
                     "lower its max"
                 )
-            levels = []
             self.wide = WideRows(self.rows, config.capacity, device)
-        self.levels = levels
-        length = levels[-1].chunks * levels[-1].keep if levels else config.capacity
-        self.lanes = max(1 << (length - 1).bit_length(), 32)
-        self.launch = launch or default_launch(self.lanes, self.rows)
-        keep = _shortened(config.most_candidates)
-        self.keep = keep if self.lanes >= self.launch.shorten * keep and config.kind != "top_p" else 0
-        self.kept = [
-            (
-                torch.empty(self.rows, level.chunks * level.keep, dtype=torch.float32, device=device),
-                torch.empty(self.rows, level.chunks * level.keep, dtype=torch.int32, device=device),
-            )
-            for level in (*levels, _Level(self.lanes, 1, self.keep))
-        ]
-        shape = (requests, config.kv_heads, config.width)
-        self.unordered = (
-            torch.empty(shape, dtype=torch.int32, device=device) if config.order == "score" else None
+            return
+        if lengths and not chosen.bins:
+            raise SelectError(f"launch: a search (bins=0) takes rows of up to {chosen.largest}; give bins")
+        self.lengths = lengths
+        self.top = max(_power(lengths[-1]), 1024) if lengths else 0
+        self.listed = _listed(most, chosen.group)
+        self.lanes = (
+            self.listed * chosen.group if lengths else max(_power(config.capacity), 32 * chosen.warps)
         )
-        self.parts = 1 << (levels[0].chunks - 1).bit_length() if levels else 1
+        # At most 32 scores a thread, where the launch is ours.
+        warps = max(chosen.warps, max(self.lanes, self.top) // 1024)
+        self.launch = launch or replace(chosen, warps=min(warps, 32))
+        self.keep = _power(most + self.launch.most)
+        self.bins = self.launch.bins if lengths or self.keep <= min(self.lanes, LARGEST_KEEP) else 0
+        # Rows start on 16 bytes.
+        self.maxima = [
+            torch.empty(self.rows, -(-length // 16) * 16, dtype=torch.float32, device=device)
+            for length in lengths
+        ]
+        self.groups = [torch.empty(self.rows, self.listed, dtype=torch.int32, device=device) for _ in lengths]
+        self.kept = (
+            torch.empty(self.rows, self.keep + self.launch.most, dtype=torch.int64, device=device)
+            if self.bins
+            else None
+        )
+        self.parts = _power(-(-config.capacity // self.launch.chunk))
         # Parts beyond the chunks stay 0 and count nothing.
         self.weights = (
             torch.zeros(self.rows, 2, self.parts, dtype=torch.float32, device=device)
-            if levels and config.kind == "top_p"
+            if lengths and config.kind == "top_p"
             else None
         )
 
@@ -283,34 +299,57 @@ class Selector:
         outputs: tuple[Any, ...],
     ) -> None:
         """`outputs`: ids, counts, pool_blocks, indices, page_table, its stride."""
-        config, launch = self.config, self.launch
+        config = self.config
         frame = min(_power(config.width), 2048)
-        tile = {"ALIGN": _alignment(scores), "KIND": KINDS.index(config.kind)}
+        align = _alignment(scores)
+        tile = {"ALIGN": align, "KIND": KINDS.index(config.kind)}
         if self.wide is not None:
             self.wide.run(scores, budget, bound, outputs, self.row, tile, self.blocks, frame)
             return
-        row = {**self.row, "PROBES": launch.probes, "CHUNKS": self.parts}
-        source, blocks = scores, None
-        length = config.capacity
-        weights = self.weights
-        for level, (kept_scores, kept_blocks) in zip(self.levels, self.kept, strict=False):
-            self.kernels.select_chunks[(self.rows, level.chunks)](
-                source, source.stride(0), length, blocks, *budget, bound,
-                kept_scores, kept_blocks, weights,
-                LANES=launch.chunk, KEEP=level.keep, FILL=min(level.keep, 2048),
-                GROUPS=_groups(launch.chunk, level.keep, launch.chunk_warps, tile["ALIGN"]),
-                num_warps=launch.chunk_warps, **_registers(launch.chunk_registers), **row, **tile,
-            )  # fmt: skip
-            source, blocks, length, weights = kept_scores, kept_blocks, level.chunks * level.keep, None
-            tile["ALIGN"] = _alignment(source)
+        launch = self.launch
+        source, listed = self._group(scores, budget, bound, align, tile["KIND"])
+        if not launch.vector:
+            tile["ALIGN"] = 1
+        maxima = (
+            () if not self.lengths else (source, source.stride(0), self.lengths[0], listed, self.groups[0])
+        )
         self.kernels.select_rows[(self.rows,)](
-            source, source.stride(0), length, blocks, *self.kept[-1], self.weights, *budget, lengths, *stream, bound,
-            *outputs, LANES=self.lanes, KEEP=self.keep,
-            GROUPS=_groups(self.lanes, self.keep, launch.warps, tile["ALIGN"]),
-            FRAME=frame, STOCHASTIC=config.recall is not None,
+            scores, scores.stride(0), config.capacity, *(maxima or (None, 0, 0, None, None)), self.kept,
+            self.weights, *budget, lengths, *stream, bound, *outputs,
+            LANES=self.lanes, MAXIMA=self.listed * launch.group if listed is not None else self.top, FRAME=frame,
+            PARTS=self.parts, PROBES=launch.probes, STOCHASTIC=config.recall is not None,
             RECALL=math.ceil((config.recall or 1) * EXACT),
-            num_warps=launch.warps, **_registers(launch.registers), **self.blocks, **row, **tile, **self.overlap,
+            num_warps=launch.warps, **_registers(launch.registers), **self._tiles(), **self.row, **self.blocks,
+            **tile, **self.overlap,
         )  # fmt: skip
+
+    def _tiles(self) -> dict[str, int]:
+        return {
+            "GROUP": self.launch.group, "LISTED": self.listed, "KEEP": self.keep, "MOST": self.launch.most,
+            "BINS": self.bins,
+        }  # fmt: skip
+
+    def _group(self, scores: Tensor, budget: Any, bound: float, align: int, kind: int) -> tuple[Tensor, Any]:
+        """Takes the maxima of long rows; returns the first level's and which groups of them to read (None: all)."""
+        launch, source, length, listed = self.launch, scores, self.config.capacity, None
+        for level, (maxima, groups) in enumerate(zip(self.maxima, self.lengths, strict=True)):
+            self.kernels.group_maxima[(self.rows, -(-length // launch.chunk))](
+                source, source.stride(0), length, *budget, bound, maxima, maxima.stride(0),
+                None if level else self.weights, LANES=launch.chunk, GROUP=launch.group, ALIGN=align,
+                OF_MAXIMA=level > 0, PARTS=self.parts, KIND=0 if level else kind, num_warps=launch.chunk_warps,
+                **self.row, **self.overlap,
+            )  # fmt: skip
+            source, length, align = maxima, groups, 4
+        for level in range(len(self.lengths) - 1, 0, -1):
+            maxima = self.maxima[level]
+            self.kernels.select_groups[(self.rows,)](
+                maxima, maxima.stride(0), self.lengths[level], listed, *budget, self.kept, self.groups[level],
+                LANES=self.top if listed is None else self.listed * launch.group,
+                ALIGN=4 if launch.vector else 1, num_warps=launch.warps,
+                **self._tiles(), **self.row, **self.overlap,
+            )  # fmt: skip
+            listed = self.groups[level]
+        return (self.maxima or [scores])[0], listed
 
     def _check(
         self, scores: Tensor, out: SelectOutput, lengths: Tensor | None, page_table: Tensor | None

@@ -1,4 +1,4 @@
-"""Launches the digit-by-digit selection for rows whose k is too large to keep k of each chunk."""
+"""Launches the digit-by-digit selection for long rows whose k best groups hold too much of them."""
 
 from __future__ import annotations
 
