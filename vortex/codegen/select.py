@@ -140,13 +140,14 @@ class Launch:
 # (scores of a row, rows, launch): the first line that holds a selection; benchmarks/topk.py times the alternatives.
 ANY = 1 << 62
 LAUNCHES = (
-    (512, ANY, Launch(1, bins=0, vector=True)),
-    (2048, ANY, Launch(4, 64, 64)),
+    (512, 264, Launch(4, 64, 32)),
+    (512, ANY, Launch(2, 64, 32)),
+    (2048, 264, Launch(8, 128, 64)),
+    (2048, ANY, Launch(4, 0, vector=True, probes=2)),
     (4096, ANY, Launch(8, 64, 64)),
-    (8192, 264, Launch(16, 128, 128)),
-    (8192, ANY, Launch(4, 64, 64, largest=4096)),
-    (32768, ANY, Launch(8, 64, 64)),
-    (ANY, ANY, Launch(16, 64, 128)),
+    (8192, ANY, Launch(8, 64, 64, largest=4096)),
+    (32768, ANY, Launch(8, 64, 64, vector=True)),
+    (ANY, ANY, Launch(16, 64, 128, group=4)),
 )
 
 
