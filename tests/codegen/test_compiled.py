@@ -148,7 +148,8 @@ def test_where_values_meet(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "result", ["Threshold(s, 0.2)", "topP(Sigmoid(s), 0.6)", "topK(s)", "topK(Gather(s, topK(s, k=6)))"]
+    "result",
+    ["Threshold(s, 0.2, max='blocks')", "topP(Sigmoid(s), 0.6)", "topK(s)", "topK(Gather(s, topK(s, k=6)))"],
 )
 @pytest.mark.parametrize("how", ["sum", "mean", "max"])
 def test_kv_heads_that_select_together(how, result, tmp_path):
