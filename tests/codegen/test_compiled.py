@@ -155,8 +155,7 @@ def test_where_values_meet(name, tmp_path):
 def test_kv_heads_that_select_together(how, result, tmp_path):
     text = meeting("k below the budget").replace("topK(s, k=2)", result)
     program = flow(tmp_path, text, 2, 3, block_size=8, budget=5, share_heads=how)
-    made = Comparison(program, [9, 0, 150], Setup(layers=1, form="fused"), 11)
-    check(made.run())
+    check(Comparison(program, [9, 0, 150], Setup(layers=1, form="fused"), 11).run(2))
 
 
 CASTS = ("fp32", "fp16", "int8", "int4", "sign", "int32", "bool")
