@@ -101,7 +101,8 @@ def main() -> None:
         traced = trace_file(case["path"], {"block_size": case["block"]}, shape)
         assert traced.program is not None, [each.message for each in traced.errors]
         built = build(traced.program, Options(case["kv"]))
-        fused = [built.fused(500)] if built.scores is not None else []
+        form = built.form(rows=128, blocks=60)
+        fused = [built.fused(60)] if form is not None and form.fused else []
         for source in (*built.kernels, *fused):
             for function in functions_of(source):
                 found = {"flow": Path(case["path"]).stem, **case, "kernel": function}
