@@ -28,7 +28,8 @@ COMMON = {
     "lengths": "*i32", "page_table": "*i32", "page_stride": "i32", "slots": "*i32", "work": "*i32",
     "work_count": "*i32", "block_ids": "*i64", "valid": "*i8", "repair": "*i32", "layer_table": "*i64",
     "requests": "i32", "finished_blocks": "*i32", "take": "*i32", "dense": "*i8",
-    "ids": "*i32", "counts": "*i32", "layer": "i32", "seed": "i32", "finished_out": "*i32", "take_out": "*i32", "dense_out": "*i8",
+    "ids": "*i32", "counts": "*i32", "layer": "i32", "seed": "i32", "finished_out": "*i32",
+    "take_out": "*i32", "dense_out": "*i8",
 }  # fmt: skip
 
 
@@ -68,7 +69,8 @@ def compile_one(built: Built, source: KernelSource, function: str) -> dict:
         "HEADS": built.program.shape.kv_heads, "BLOCK_SIZE": built.program.policy.block_size, "BLOCKS_PER_PAGE": 1,
         "CAPACITY": 2048, "STATE_BLOCKS": 2048, "CHUNKS": 64, "TILE": tile, "LISTED": True, "PDL": True, "SINKS": 1,
         "RECENT": 1, "DENSE_BELOW": 0, "REQUESTS": 16, "WIDTH": 65,
-        "FRAME": 128, "STOCHASTIC": False, "RECALL": 16384, "PROBES": 2, "LAYERS": built.program.shape.layers, "FILL": 128,
+        "FRAME": 128, "STOCHASTIC": False, "RECALL": 16384, "PROBES": 2,
+        "LAYERS": built.program.shape.layers, "FILL": 128,
     }  # fmt: skip
     types = {name: type_of(built, source, name) or "constexpr" for name in kernel.arg_names}
     constants = {
@@ -101,7 +103,8 @@ def main() -> None:
         traced = trace_file(case["path"], {"block_size": case["block"]}, shape)
         assert traced.program is not None, [each.message for each in traced.errors]
         built = build(traced.program, Options(case["kv"]))
-        fused = [built.fused(500)] if built.scores is not None else []
+        form = built.form(rows=128, blocks=60)
+        fused = [built.fused(60)] if form is not None and form.fused else []
         for source in (*built.kernels, *fused):
             for function in functions_of(source):
                 found = {"flow": Path(case["path"]).stem, **case, "kernel": function}

@@ -105,6 +105,9 @@ MEETINGS = {
     "members of a boolean": "return topK(Gather(s, s > 0.0), k=5)",
     "a vector as state": 'm = c.get("m", 0.5) * 0.5 + one; c["m"] = m; return topK(Sum(e * m, dim="dim"))',
     "a boolean as state": 'c["b"] = c.get("b", False) | (s > 0.5); return topK(Where(c["b"], s, s - 1.0))',
+    "a state from all tokens": (
+        'c["a"] = c.get("a", 0.5) * 0.5 + Max(GeMM(c["k"], one), dim="token"); return topK(c["a"] + s)'
+    ),
     "nothing but no block": "return topK(s - 1e30 * Sqrt(s * s) / 0.0)",
     "k by length": 'return topK(s, k="max(2, 30% * blocks)")',
     "k below the budget": "return topK(s, k=2)",
@@ -144,7 +147,17 @@ def test_where_values_meet(name, tmp_path):
     check(Comparison(program, [1, block * pages + 1, 0, 21 * block], setup, number).run(2))
 
 
-SCORES = "        return topK(s)\n"
+@pytest.mark.parametrize(
+    "result",
+    ["Threshold(s, 0.2, max='blocks')", "topP(Sigmoid(s), 0.6)", "topK(s)", "topK(Gather(s, topK(s, k=6)))"],
+)
+@pytest.mark.parametrize("how", ["sum", "mean", "max"])
+def test_kv_heads_that_select_together(how, result, tmp_path):
+    text = meeting("k below the budget").replace("topK(s, k=2)", result)
+    program = flow(tmp_path, text, 2, 3, block_size=8, budget=5, share_heads=how)
+    check(Comparison(program, [9, 0, 150], Setup(layers=1, form="fused"), 11).run(2))
+
+
 CASTS = ("fp32", "fp16", "int8", "int4", "sign", "int32", "bool")
 
 

@@ -15,7 +15,7 @@ from tests.codegen.test_compiled import ALGORITHMS, LEAST_BLOCK, SHAPES
 
 SCRIPT = Path(__file__).with_name("compile_sm90.py")
 SHARED = 227 * 1024
-STACK = 2048
+STACK = 2560
 """Bytes a thread may spill: beyond it a kernel is slower than its memory traffic by far."""
 
 

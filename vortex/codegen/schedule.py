@@ -139,7 +139,15 @@ def _on_tensor_cores(function: Function, number: int) -> bool:
     if node.op != "Sum" or source.op != "Mul" or len(node.attr("dim")) != 1:  # type: ignore[arg-type]
         return False
     a, b = (function.nodes[each].type for each in source.inputs)
-    return set(a.names) & set(b.names) == set(node.attr("dim")) and min(len(a.axes), len(b.axes)) > 1  # type: ignore[arg-type]
+    shared = set(node.attr("dim"))  # type: ignore[arg-type]
+    if set(a.names) & set(b.names) != shared or min(len(a.axes), len(b.axes)) < 2:
+        return False
+    # A tile of blocks has rows enough; other values may be too small.
+    rest = [
+        math.prod(lanes_of(axis.size or LEAST_ROWS) for axis in each.axes if axis.name not in shared)
+        for each in (a, b)
+    ]
+    return min(rest) >= LEAST_ROWS
 
 
 def value_elements(type_: TensorType) -> int:
