@@ -15,7 +15,7 @@ from tests.vtensor.test_batched_alone import USES, body
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 
 ALGORITHMS = sorted(Path(__file__).parents[2].joinpath("algorithms").glob("*.py"))
-LEAST_BLOCK = {"infllm": 16, "infllm_v2": 16, "nsa": 16}
+LEAST_BLOCK = {"infllm": 16, "infllm_v2": 16, "lserve": 16, "nsa": 16}
 """Algorithms that cut a block into parts."""
 
 SHAPES = list(
