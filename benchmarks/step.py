@@ -83,7 +83,9 @@ class Study:
         rig = self.rig
         schedules = {0: choice["scoring"]} if "scoring" in choice else None
         form = choice.get("form", "split")
-        rig.flow = CompiledFlow(self.program, schedules=schedules, weights=self.flow.kernels.weights, form=form)
+        rig.flow = CompiledFlow(
+            self.program, schedules=schedules, weights=self.flow.kernels.weights, form=form
+        )
         if not choice.get("overlap", True):
             rig.flow.pdl, rig.flow.launch = False, {}
         provider = TritonProvider(choice.get("attention", self.attention))
