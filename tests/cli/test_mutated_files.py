@@ -1,4 +1,4 @@
-"""Mutated algorithm files through the command, as strangers' files arrive: a diagnostic or success, never a traceback."""
+"""Mutated algorithm files through the command, as files of strangers arrive: never a traceback."""
 
 import json
 import subprocess
