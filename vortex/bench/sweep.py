@@ -16,8 +16,6 @@ from vortex.bench.layer import layer_bytes
 from vortex.dsl.ir import Program
 
 SCHEMA_VERSION = 1
-CENTRE = 16 * 32768
-"""Tokens of the batch that is measured first: 16 requests of 32,768."""
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,12 @@ from typing import Any
 
 from vortex.codegen.comments import safe_comment
 from vortex.codegen.decompose import decompose
-from vortex.codegen.fuse import Kernel, Plan, Select, fusable, plan
+from vortex.codegen.fuse import fusable, plan
 from vortex.codegen.memory import Argument, row_elements
 from vortex.codegen.passes import Sweep, Writer, write_summary
 from vortex.codegen.schedule import Form, Schedule, choose_form, schedule, summary_warps, warps_for
 from vortex.codegen.simplify import optimise
+from vortex.codegen.steps import Kernel, Plan, Select
 from vortex.codegen.templates import functions_used, render
 from vortex.dsl.ir import Program
 from vortex.dsl.ops.storage import BITS

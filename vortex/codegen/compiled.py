@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from vortex.codegen import summaries
 from vortex.codegen.build import Built, KernelSource, Options, build
 from vortex.codegen.device import device_name, multiprocessors, overlaps_launches
-from vortex.codegen.fuse import Kernel
 from vortex.codegen.launch import Kernels
 from vortex.codegen.schedule import Schedule
 from vortex.codegen.select import EXACT
+from vortex.codegen.steps import Kernel
 from vortex.codegen.storage import DeviceStorage, SetMemory, Workspace, allocate, workspace
 from vortex.codegen.templates import load_template, render
 from vortex.codegen.tune import kept

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vortex.codegen.fuse import Buffer
 from vortex.codegen.lowering.row import neighbours
+from vortex.codegen.steps import Buffer
 from vortex.codegen.tile import Emitter, Scope, Tile, number
 from vortex.dsl.axes import Axis
 from vortex.dsl.ir import Node, Program

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from vortex.codegen.fuse import Buffer, Kernel, Output, Pass, Plan, row_kind
+from vortex.codegen.fuse import row_kind
 from vortex.codegen.lowering.elementwise import quantised
 from vortex.codegen.lowering.matmul import CONTRACTED, dot_columns, operands_of
 from vortex.codegen.lowering.reduce import (
@@ -20,6 +20,7 @@ from vortex.codegen.lowering.reduce import (
     shrink,
 )
 from vortex.codegen.memory import Arguments, Memory, contiguous, row_elements
+from vortex.codegen.steps import Buffer, Kernel, Output, Pass, Plan
 from vortex.codegen.tile import TRITON, Emitter, Scope, Tile, lanes_of, number
 from vortex.dsl.axes import Axis
 from vortex.dsl.ir import Node, Program

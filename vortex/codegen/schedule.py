@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from vortex.codegen.fuse import Kernel, Plan
 from vortex.codegen.lowering.matmul import LEAST_ROWS, rows_of_block, wants_dot
+from vortex.codegen.steps import Kernel, Plan
 from vortex.codegen.tile import lanes_of
 from vortex.dsl.axes import TensorType
 from vortex.dsl.ir import Function, Program

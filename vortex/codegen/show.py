@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vortex.codegen.build import Built
-from vortex.codegen.fuse import Buffer, Kernel, Output, Pass, Select
 from vortex.codegen.graph import expression
+from vortex.codegen.steps import Buffer, Kernel, Output, Pass, Select
 from vortex.dsl.axes import computed
 
 WHAT = {

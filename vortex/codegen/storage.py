@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vortex.codegen.build import Built, KernelSource, budget_of
-from vortex.codegen.fuse import Select
 from vortex.codegen.memory import row_elements
 from vortex.codegen.select import SelectConfig, Selector, SelectOutput
+from vortex.codegen.steps import Select
 from vortex.dsl.policy import Budget
 from vortex.vtensor.batch import Heads
 

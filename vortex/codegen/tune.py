@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from vortex.codegen.build import Built, Options, build
 from vortex.codegen.cache import versions
 from vortex.codegen.folder import private_folder, write_whole
-from vortex.codegen.fuse import Kernel
 from vortex.codegen.schedule import MAP_ELEMENTS, Schedule
+from vortex.codegen.steps import Kernel
 from vortex.dsl.ir import Function, Program
 from vortex.dsl.text import print_program
 
