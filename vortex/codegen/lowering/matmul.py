@@ -34,6 +34,10 @@ def renamed(tile: Tile, old: str) -> Tile:
 LEAST_ROWS = 16
 """Rows that a product on tensor cores needs."""
 
+DOT_ELEMENTS = 16384
+"""fp32 values of the left operand of a product, of which shared memory holds two copies: the digits that tf32 keeps,
+and the rest."""
+
 
 def wants_dot(types: tuple[TensorType, ...]) -> bool:
     """Whether a product is a matrix of block rows times a matrix that every block shares: fit for tensor cores."""
@@ -109,6 +113,8 @@ def dot_tiles(e: Emitter, node: Node, a: Tile, b: Tile, contracted: str, scope: 
     else:
         # Three tf32 products keep fp32's digits; plain tf32 would not.
         expression = f'tl.dot({left}, {right}, input_precision="tf32x3")'
+        if count(e, rows) * int(depth) > DOT_ELEMENTS:
+            expression = f"dot_in_halves({left}, {right})"
     name = e.let(expression, node)
     if len(rows) > 1 or len(columns) > 1:
         shape = ", ".join(e.lanes(axis) for axis in (*rows, *columns))
