@@ -53,3 +53,11 @@ FLOWS = {
 def test_compiled_and_reference_select_the_same(name):
     program = trace_source(Source("flow.py", HEAD + FLOWS[name]), shape=Shape(4, 2, 16, 2)).program
     Comparison(program, [1, 83, 128], Setup(layers=1)).run(2)
+
+
+def test_more_blocks_are_reserved_than_the_memory_holds():
+    flow = FLOWS["a number as state"]
+    program = trace_source(
+        Source("flow.py", HEAD + "    sink_blocks, recent_blocks = 2, 8\n" + flow), shape=Shape(4, 2, 16, 2)
+    ).program
+    Comparison(program, [1, 83, 40], Setup(layers=1)).run(2)
