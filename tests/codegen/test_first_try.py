@@ -46,6 +46,15 @@ FLOWS = {
         c["step"] = step + 1
         return topK(Where(step % 2 == 0, Max(s), Min(s)))
 ''',
+    "a threshold that the row decides": '''
+    def forward_cache(self, c):
+        c["mean"] = Mean(c["k"], dim="token")
+
+    def forward_indexer(self, q, c):
+        s = Max(GeMM(c["mean"], q.T))
+        mean = Mean(s, dim="block")
+        return Threshold(s, t=mean + Sqrt(Mean((s - mean) ** 2, dim="block")), max="50% * blocks")
+''',
 }  # fmt: skip
 
 
