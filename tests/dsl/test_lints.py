@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.dsl.flows import flow_text, slugs
+from tests.dsl.flows import flow_text, slugs, traced
 
 MEAN = 'c["mean"] = Mean(c["k"])'
 GATE = 'Parameter("gate", "layer kv dim expert=3", init="normal")'
@@ -54,3 +54,16 @@ def test_a_parameter_sized_by_a_hyper_parameter_follows_its_override():
     text = flow_text('return topK(Max(GeMM(c["mean"], self.mix())))', MEAN, attributes)
     text = text.replace("(q, c)", "(self, q, c)")
     assert slugs(text) == slugs(text, bits=64) == []
+    assert [each.axes[-1].size for each in traced(text, bits=64).weights] == [64]
+
+
+def test_a_parameter_of_a_helper_that_both_methods_call_is_one_tensor():
+    helper = """
+        def mix(self):
+            return Parameter("mix", "layer kv dim b=4", init="normal")
+    """
+    text = flow_text(
+        "return topK(Max(GeMM(c['low'], (q @ self.mix()).T)))", "c['low'] = Mean(c['k']) @ self.mix()", helper
+    )
+    text = text.replace("(q, c)", "(self, q, c)").replace("(c)", "(self, c)")
+    assert [weight.name for weight in traced(text).weights] == ["mix"]
