@@ -28,6 +28,18 @@ REFUSALS = _refusals(
      "Write {{\"vortex\": {{\"algorithm\": \"algo.py\", \"set\": {{\"budget\": 128}}}}}}."),
     (5, "bad-algorithm", "{target} cannot be served:\n{findings}",
      "See `vortex check {target}`; hyper-parameters come from {where}."),
+    (20, "version", "This is SGLang {version}; supported are {supported}.", "Install one of these."),
+    (21, "hooks", "SGLang {version} does not let the backend in: {missing}.",
+     "See the plugin's error further up in the log; SGLANG_PLUGINS, where it is set, must name vortex."),
+    (22, "flag", "{flag} does not go with the attention backend vortex: {why}.", "{remedy}."),
+    (23, "model", "{model} cannot be decoded by the attention backend vortex: {why}.",
+     "Choose a model of plain multi-head attention, or another --attention-backend."),
+    (24, "page-size", "--page-size {page_size} is no multiple of the flow's block_size {block_size}.",
+     "Give --page-size {example}, or leave it out."),
+    (25, "prefill-only", "vortex is --prefill-attention-backend alone, and prompts are attended densely.",
+     "Give --decode-attention-backend vortex, or --attention-backend vortex for both."),
+    (26, "replaced", "SGLang decodes this model with {chosen}, although {flag} vortex was given.",
+     "Choose another model: this one needs an attention backend of its own."),
 )  # fmt: skip
 
 
