@@ -13,7 +13,7 @@ from vortex.engines.sglang.plugin import require_loaded
 from vortex.engines.sglang.settings import NAME, override
 
 
-class Engine(SGLangEngine):  # type: ignore[misc]
+class Engine(SGLangEngine):
     """`sglang.Engine` whose decode steps run a flow.
 
     algorithm   `file.py` or `file.py:Name`
