@@ -1,0 +1,65 @@
+"""The attention layers of a model that SGLang loaded: what they have in common, and what a decode step lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vortex.engines.sglang.errors import StartError
+from vortex.vtensor.pool import KVPool
+
+
+def attention_layers(model: Any, layers: int) -> list[Any]:
+    """The RadixAttention of each layer. Raises StartError for what decode steps do not compute."""
+    from sglang.srt.layers.radix_attention import AttentionType, RadixAttention
+
+    found = {each.layer_id: each for each in model.modules() if isinstance(each, RadixAttention)}
+    if sorted(found) != list(range(layers)):
+        raise StartError("layer-numbers", found=sorted(found), last=layers - 1)
+    for number in range(layers):
+        layer = found[number]
+        asked = {
+            "a logit soft-cap": layer.logit_cap > 0,
+            "a sliding window": layer.sliding_window_size > -1,
+            "cross attention": layer.is_cross_attention,
+            "attention that is not causal": layer.attn_type != AttentionType.DECODER,
+            "positions of its own": layer.pos_encoding_mode != "NONE",
+            "a temperature by length": layer.xai_temperature_len > 0,
+            "values of another width than keys": layer.v_head_dim != layer.qk_head_dim,
+        }
+        for words, has in asked.items():
+            if has:
+                raise StartError("attention-feature", layer=number, words=words)
+    return [found[number] for number in range(layers)]
+
+
+def logit_scale(layers: list[Any]) -> float:
+    """Factor of the logits, one for all layers. Raises StartError."""
+    scales = sorted({float(layer.scaling) for layer in layers})
+    if len(scales) > 1:
+        raise StartError("scales-differ", found=", ".join(f"{each:g}" for each in scales))
+    return scales[0]
+
+
+def key_value_pools(pool: Any, layers: list[Any], page_size: int) -> list[KVPool]:
+    """K and V of each layer, with the model's scales of 8-bit values. Raises StartError."""
+    found = []
+    for layer in layers:
+        number = layer.layer_id
+        tensors = {"k": pool.get_key_buffer(number), "v": pool.get_value_buffer(number)}
+        for name, tensor in tensors.items():
+            if tensor.ndim != 3 or tensor.dtype != pool.dtype:
+                lies = f"{tuple(tensor.shape)} of {tensor.dtype}"
+                raise StartError("pool-layout", name=name, found=lies, layer=number)
+        scales = None
+        if pool.dtype.itemsize == 1:
+            scales = {"k": layer.k_scale_float or 1.0, "v": layer.v_scale_float or 1.0}
+        found.append(KVPool(tensors, page_size, scales))
+    return found
+
+
+def refuse_arguments(layer: int, arguments: Mapping[str, Any]) -> None:
+    """Raises StartError for what a model hands to attention beyond q, k and v."""
+    for name, value in arguments.items():
+        if value is not None:
+            raise StartError("attention-feature", layer=layer, words=f"the argument {name}")
