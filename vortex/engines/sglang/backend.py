@@ -17,20 +17,13 @@ from vortex.engines.sglang import compat, hooks
 from vortex.engines.sglang.counters import Counters
 from vortex.engines.sglang.errors import StartError
 from vortex.engines.sglang.layers import attention_layers, key_value_pools, logit_scale, refuse_arguments
-from vortex.engines.sglang.memory import NAME
 from vortex.engines.sglang.pages import Pages, snapshot
 from vortex.engines.sglang.rank import rank_of, shared_runner
-from vortex.engines.sglang.settings import settings
+from vortex.engines.sglang.settings import NAME, settings
 from vortex.engines.sglang.slots import Slots
 from vortex.vtensor.batch import Batch, Heads
 
 logger = logging.getLogger(__name__)
-
-
-def create(runner: Any) -> VortexBackend:
-    """What SGLang's registry calls in the process that serves. Raises StartError."""
-    hooks.require_landed()
-    return VortexBackend(runner)
 
 
 class VortexBackend(AttentionBackend):
@@ -59,8 +52,10 @@ class VortexBackend(AttentionBackend):
         self.flow = shared_runner(config, rank, runner.kv_cache_dtype, on_gpu)
         self.block_size = self.flow.block_size
         if self.page_size % self.block_size:
-            raise StartError("page-size", page=self.page_size, block=self.block_size)
-        layers = attention_layers(runner.model, rank.model.layers)
+            raise StartError(
+                "page-size", page_size=self.page_size, block_size=self.block_size, example=self.block_size
+            )
+        layers = attention_layers(runner.model)
         self.scale = logit_scale(layers)
         self.pools = key_value_pools(self.token_to_kv_pool, layers, self.page_size)
         self.q_dtype = runner.dtype

@@ -1,11 +1,10 @@
-"""What the plugin attaches to SGLang's classes, and whether it did: SGLang swallows the errors of plugins."""
+"""What is put around SGLang's functions: its memory budget counts entries and state, its information the counters."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from vortex.engines.sglang import compat, memory
-from vortex.engines.sglang.errors import StartError
 
 live: list[Any] = []
 """Backends of this process."""
@@ -28,10 +27,3 @@ HOOKS = (
     ),
     compat.Hook("sglang.srt.managers.scheduler.Scheduler.get_internal_state", add_counters),
 )
-
-
-def require_landed() -> None:
-    """Raises StartError."""
-    absent = compat.missing(HOOKS)
-    if absent:
-        raise StartError("hooks", absent=", ".join(absent), version=compat.installed_version())

@@ -1,4 +1,4 @@
-"""The attention layers of a model that SGLang loaded: what they have in common, and what a decode step lacks."""
+"""The attention layers of a model that SGLang loaded: their K and V, and how they scale logits."""
 
 from __future__ import annotations
 
@@ -9,28 +9,12 @@ from vortex.engines.sglang.errors import StartError
 from vortex.vtensor.pool import KVPool
 
 
-def attention_layers(model: Any, layers: int) -> list[Any]:
-    """The RadixAttention of each layer. Raises StartError for what decode steps do not compute."""
-    from sglang.srt.layers.radix_attention import AttentionType, RadixAttention
+def attention_layers(model: Any) -> list[Any]:
+    """The RadixAttention of each layer, in order; they were checked."""
+    from sglang.srt.layers.radix_attention import RadixAttention
 
-    found = {each.layer_id: each for each in model.modules() if isinstance(each, RadixAttention)}
-    if sorted(found) != list(range(layers)):
-        raise StartError("layer-numbers", found=sorted(found), last=layers - 1)
-    for number in range(layers):
-        layer = found[number]
-        asked = {
-            "a logit soft-cap": layer.logit_cap > 0,
-            "a sliding window": layer.sliding_window_size > -1,
-            "cross attention": layer.is_cross_attention,
-            "attention that is not causal": layer.attn_type != AttentionType.DECODER,
-            "positions of its own": layer.pos_encoding_mode != "NONE",
-            "a temperature by length": layer.xai_temperature_len > 0,
-            "values of another width than keys": layer.v_head_dim != layer.qk_head_dim,
-        }
-        for words, has in asked.items():
-            if has:
-                raise StartError("attention-feature", layer=number, words=words)
-    return [found[number] for number in range(layers)]
+    found = [each for each in model.modules() if isinstance(each, RadixAttention)]
+    return sorted(found, key=lambda each: each.layer_id)
 
 
 def logit_scale(layers: list[Any]) -> float:

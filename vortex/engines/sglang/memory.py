@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 from vortex.engines.sglang import compat
 from vortex.engines.sglang.errors import StartError
 from vortex.engines.sglang.rank import rank_of, shared_runner
-from vortex.engines.sglang.settings import settings
+from vortex.engines.sglang.settings import NAME, settings
 
 if TYPE_CHECKING:
     from vortex.engines.sglang.rank import Runner
     from vortex.vtensor.batch import Heads
 
-NAME = "vortex"
 MOST_REQUESTS = 4096
 """Requests that SGLang runs at most when --max-running-requests is not given."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vortex.dsl.ir import Program, Shape
 from vortex.engines.sglang.errors import StartError
+from vortex.engines.sglang.refusals import shape_of
 from vortex.engines.sglang.settings import Settings
 from vortex.vtensor.batch import Heads
 
@@ -86,11 +87,7 @@ def rank_of(model_config: Any) -> Rank:
     from sglang.srt.runtime_context import get_parallel
 
     parallel = get_parallel()
-    shape = Shape(
-        model_config.num_attention_heads, model_config.get_total_num_kv_heads(), model_config.head_dim,
-        model_config.num_hidden_layers,
-    )  # fmt: skip
-    return Rank(shape, parallel.attn_tp_size, parallel.attn_tp_rank)
+    return Rank(shape_of(model_config), parallel.attn_tp_size, parallel.attn_tp_rank)
 
 
 def make_runner(settings: Settings, rank: Rank, kv_dtype: torch.dtype, on_gpu: bool) -> Runner:

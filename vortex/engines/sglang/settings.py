@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,9 @@ from vortex.dsl.diagnostics import render
 from vortex.dsl.ir import Program, Shape
 from vortex.dsl.load import split_target
 from vortex.engines.sglang.errors import StartError
+
+NAME = "vortex"
+"""Of the attention backend, of the plugin, and of the key in a model's configuration."""
 
 KEYS = ("algorithm", "set")
 
@@ -63,6 +67,11 @@ def settings(config: Any = None, environment: Mapping[str, str] | None = None) -
     return given[-1]
 
 
+def override(algorithm: str | os.PathLike[str], values: Mapping[str, Any]) -> dict[str, Any]:
+    """What `settings` reads again out of a model's configuration."""
+    return {"algorithm": os.path.abspath(algorithm), "set": dict(values)}
+
+
 def _from_environment(environment: Mapping[str, str] | None) -> Settings | None:
     try:
         found = environment_settings.settings(environment)
@@ -76,7 +85,7 @@ def _from_environment(environment: Mapping[str, str] | None) -> Settings | None:
 
 
 def _from_override(config: Any) -> Settings | None:
-    given = config.get("vortex") if isinstance(config, Mapping) else getattr(config, "vortex", None)
+    given = config.get(NAME) if isinstance(config, Mapping) else getattr(config, NAME, None)
     if given is None:
         return None
     if not isinstance(given, Mapping):
