@@ -13,7 +13,7 @@ class Remembering(vFlow):
         c["max"] = Max(c["k"])
         c["min"] = Min(c["k"])
 
-    def forward_indexer(q, c):
+    def forward_indexer(self, q, c):
         bound = Max(Sum(Maximum(q * c["max"], q * c["min"])))
         c["seen"] = 0.7 * c["seen"] + Softmax(bound * self.scale)
         return topK(c["seen"])

@@ -151,10 +151,10 @@ def _served(engine: Any) -> Iterator[Server]:
 
 def embedded(model: Path, flow: str, values: Mapping[str, Any] | None = None) -> Any:
     """The embedded engine with the same model and flow, in this process."""
+    from vortex.dsl.ir import Shape
     from vortex.dsl.load import trace_file
     from vortex.engines.transformers.engine import Engine
     from vortex.engines.transformers.model import load
-    from vortex.dsl.ir import Shape
     from vortex.vtensor.reference import ReferenceRunner
 
     loaded = load(model)

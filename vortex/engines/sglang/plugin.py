@@ -10,12 +10,15 @@ import logging
 from typing import Any
 
 from vortex.engines.sglang import compat, refusals
+from vortex.engines.sglang.compat import Hook
 from vortex.engines.sglang.errors import StartError
+from vortex.engines.sglang.hooks import HOOKS
 from vortex.engines.sglang.settings import NAME
 
 logger = logging.getLogger(__name__)
 
 _problem: BaseException | None = None
+_hooks: list[Hook] = []
 
 
 def register() -> None:
@@ -24,9 +27,8 @@ def register() -> None:
     compat.add_backend(NAME, create)
     try:
         compat.require_version(compat.installed_version())
-        from vortex.engines.sglang.hooks import HOOKS
-
-        compat.install([*HOOKS, *compat.on_arguments(refusals.decide)])
+        _hooks.extend([*HOOKS, *compat.on_arguments(refusals.decide)])
+        compat.install(_hooks)
     except Exception as error:
         _problem = error
         raise
@@ -38,27 +40,25 @@ def require_loaded() -> None:
     from sglang.srt.plugins import load_plugins
 
     load_plugins()
-    _raise_problem()
+    if isinstance(_problem, StartError):
+        raise _problem
     if NAME not in server_args.ATTENTION_BACKEND_CHOICES:
         raise StartError("not-loaded", version=compat.installed_version())
 
 
 def create(runner: Any) -> Any:
-    """The backend of one model, made in the process that serves. Raises StartError."""
-    _raise_problem()
+    """The backend of one model. Raises StartError."""
     version = compat.installed_version()
-    if not compat.tested(version):
-        logger.warning("vortex: SGLang %s lies between the versions that are tested", version)
-    refusals.check_flags(compat.resolved(runner.server_args))
-    refusals.check_model(runner.model_config)
-    from vortex.engines.sglang import backend
-
-    return backend.create(runner)
-
-
-def _raise_problem() -> None:
     if isinstance(_problem, StartError):
         raise _problem
-    if _problem is not None:
-        version = compat.installed_version()
-        raise StartError("hooks", version=version, absent=f"all ({_problem!r})") from _problem
+    absent = [repr(_problem)] if _problem else compat.missing(_hooks)
+    if absent:
+        raise StartError("hooks", version=version, missing=", ".join(absent)) from _problem
+    if not compat.tested(version):
+        logger.warning("vortex: SGLang %s is between the tested versions, every hook landed", version)
+    refusals.check_flags(compat.resolved(runner.server_args))
+    refusals.check_model(runner.model_config)
+    refusals.check_layers(runner.model, runner.model_config.num_hidden_layers, runner.model_config)
+    from vortex.engines.sglang.backend import VortexBackend
+
+    return VortexBackend(runner)

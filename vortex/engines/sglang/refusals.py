@@ -122,13 +122,38 @@ def _kinds(config: Any) -> Iterator[str]:
         yield "some of its layers are not attention"
 
 
+def check_layers(model: Any, layers: int, config: Any) -> None:
+    """The loaded model's attention layers: one of each number, causal, plain. Raises StartError."""
+    from sglang.srt.layers.radix_attention import AttentionType, RadixAttention
+
+    found = [each for each in model.modules() if isinstance(each, RadixAttention)]
+    numbers = sorted(each.layer_id for each in found)
+    why = None
+    if numbers != list(range(layers)):
+        why = f"its {layers} layers have attention layers {numbers}"
+    for each in found:
+        if each.attn_type != AttentionType.DECODER or each.is_cross_attention:
+            why = f"layer {each.layer_id} is not causal self-attention"
+        elif each.logit_cap:
+            why = f"layer {each.layer_id} caps its logits"
+        elif (each.sliding_window_size or -1) > 0:
+            why = f"layer {each.layer_id} has a sliding window"
+        elif each.v_head_dim != each.qk_head_dim:
+            why = f"layer {each.layer_id} has K of {each.qk_head_dim} and V of {each.v_head_dim} dimensions"
+        elif getattr(each, "xai_temperature_len", -1) > 0:
+            why = f"layer {each.layer_id} scales its logits by length"
+    if why:
+        raise StartError("model", model=_architecture(config), why=why)
+
+
 def page_size(given: int | None, program: Program) -> dict[str, Any]:
     """Of the pool: the user's where it is a multiple of the flow's block size, else refused; or one block."""
     block_size = program.policy.block_size
     if given is None:
         return {"page_size": max(block_size, SMALLEST_PAGE)}
     if given % block_size or given == 1:
-        raise StartError("page-size", page=given, block=max(block_size, 2))
+        example = max(block_size, SMALLEST_PAGE)
+        raise StartError("page-size", page_size=given, block_size=block_size, example=example)
     return {}
 
 
