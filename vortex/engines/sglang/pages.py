@@ -14,6 +14,8 @@ from vortex.vtensor.batch import Batch
 HANDS_OUT = ("alloc", "alloc_extend")
 """Methods of SGLang's allocators that return slots. `alloc_decode` is left alone: see `snapshot`."""
 
+PAGES_AT_ONCE = 1024
+
 
 class Pages:
     """Follows an allocator of token slots.
@@ -69,15 +71,7 @@ def snapshot(req_to_token: Tensor, rows: Tensor, seq_lens: Tensor, batch: Batch,
     the current one in the step that writes its first token.
     """
     if seq_lens.is_cuda:
-        from vortex.attention.source import load
-
-        tile = 1024
-        parts = -(-batch.page_table.shape[1] // tile)
-        load("snapshot.py.jinja").snapshot[parts, batch.requests](
-            req_to_token, rows, seq_lens, batch.lengths, batch.slots, batch.page_table, valid,
-            req_to_token.stride(0), batch.page_table.stride(0),
-            PAGE=batch.page_size, BLOCK=batch.block_size, TILE=tile, num_warps=4,
-        )  # fmt: skip
+        launch_snapshot(req_to_token, rows, seq_lens, batch, valid)
         return
     batch.lengths.copy_(torch.where(rows > 0, seq_lens, 0))
     batch.slots.copy_(rows)
@@ -87,3 +81,17 @@ def snapshot(req_to_token: Tensor, rows: Tensor, seq_lens: Tensor, batch: Batch,
             batch.page_table[row, : len(first)] = first // batch.page_size
             current = (tokens - 1) // batch.block_size * batch.block_size
             valid[int(req_to_token[held, current]) // batch.block_size] = 0
+
+
+def launch_snapshot(
+    req_to_token: Tensor, rows: Tensor, seq_lens: Tensor, batch: Batch, valid: Tensor
+) -> None:
+    """`snapshot` as one kernel."""
+    from vortex.attention.source import load
+
+    parts = -(-batch.page_table.shape[1] // PAGES_AT_ONCE)
+    load("snapshot.py.jinja").snapshot[parts, batch.requests](
+        req_to_token, rows, seq_lens, batch.lengths, batch.slots, batch.page_table, valid,
+        req_to_token.stride(0), batch.page_table.stride(0),
+        PAGE=batch.page_size, BLOCK=batch.block_size, TILE=PAGES_AT_ONCE, num_warps=4,
+    )  # fmt: skip
