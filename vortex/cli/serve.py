@@ -15,7 +15,6 @@ from vortex.cli.settings import SetOption, blamed, overrides, status
 from vortex.dsl.check import Report, check
 
 BACKEND, DECODE = "--attention-backend", "--decode-attention-backend"
-ENOUGH = "pip install 'vortex-attention[sglang]'"
 
 
 def serve_command(
@@ -36,14 +35,14 @@ def serve_command(
         raise typer.Exit(status([report], given))
     os.environ["VORTEX_ALGORITHM"] = os.path.abspath(file)
     os.environ["VORTEX_SET"] = shlex.join(f"{key}={value}" for key, value in given.items())
-    try:
-        from vortex.engines.sglang.server import serve
-    except ImportError as error:
-        fail(f"{error.name or error} is not installed: run `{ENOUGH}`")
     from vortex.engines.sglang.errors import StartError
 
     try:
+        from vortex.engines.sglang.server import serve
+
         serve(arguments)
+    except ModuleNotFoundError as error:
+        fail(f"{error.name or error} is not installed: run `pip install 'vortex-attention[sglang]'`")
     except StartError as error:
         fail(str(error))
 
