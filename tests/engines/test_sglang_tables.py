@@ -68,6 +68,20 @@ def test_an_allocation_that_failed_or_is_empty():
     assert pages.valid.all()
 
 
+def test_more_allocations_than_are_remembered(monkeypatch):
+    monkeypatch.setattr("vortex.engines.sglang.pages.MOST_PENDING", 3)
+    pages, allocator = watched()
+    allocator.next = torch.tensor([8])
+    for _ in range(9):
+        allocator.alloc(1)
+        assert len(pages.pending) <= 3
+    pages.apply()
+    assert not pages.valid.any()
+    pages.valid.fill_(1)
+    pages.apply()
+    assert pages.valid.all()
+
+
 def test_an_allocator_without_these_methods():
     with pytest.raises(AttributeError, match="alloc"):
         Pages(torch.ones(1, dtype=torch.int8), BLOCK).follow(SimpleNamespace())

@@ -30,3 +30,17 @@ class Everything(vFlow):
 
     def forward_indexer(q, c):
         return topK(Max(Sum(q * c["max"])), k=4096)
+
+
+class Weighed(vFlow):
+    """Each layer and KV head has a parameter of its own."""
+
+    block_size = 8
+    budget = 4
+    w = Parameter("w", "layer kv dim", init="normal", seed=5)
+
+    def forward_cache(c):
+        c["mean"] = Mean(c["k"], dim=1)
+
+    def forward_indexer(self, q, c):
+        return topK(Max(Sum(c["mean"] * q * self.w)))

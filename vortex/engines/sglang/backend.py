@@ -12,6 +12,7 @@ from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 from torch import Tensor
 
+from vortex.attention.source import power_of_two
 from vortex.attention.step import DecodeStep, StepOptions
 from vortex.engines.sglang import compat, hooks
 from vortex.engines.sglang.counters import Counters
@@ -140,14 +141,21 @@ class VortexBackend(AttentionBackend):
         if not self._decodes(forward_batch):
             self.prefill.init_forward_metadata_out_graph(forward_batch, in_capture=in_capture)
             return
+        if forward_batch.batch_size:
+            self._begin(forward_batch, forward_batch.batch_size)
+            if not in_capture:
+                self.counters.step()
+
+    def _begin(self, forward_batch: Any, size: int) -> None:
+        """Chooses the step for `size` requests, and copies what it reads; more than the batch has are padded."""
         requests = forward_batch.batch_size
-        if not requests:
-            return
-        self.current = step = self.step(requests)
         rows, seq_lens = forward_batch.req_pool_indices[:requests], forward_batch.seq_lens[:requests]
+        if size > requests:
+            rows, seq_lens = (
+                torch.nn.functional.pad(each, (0, size - requests)) for each in (rows, seq_lens)
+            )
+        self.current = step = self.step(size)
         snapshot(self.req_to_token_pool.req_to_token, rows, seq_lens, step.batch, self.storage.valid)
-        if not in_capture:
-            self.counters.step()
 
     def init_forward_metadata_in_graph(self, forward_batch: Any) -> None:
         if not self._decodes(forward_batch):
@@ -157,12 +165,15 @@ class VortexBackend(AttentionBackend):
             self.current.plan()
 
     def init_forward_metadata(self, forward_batch: Any) -> None:
-        if self._decodes(forward_batch):
-            super().init_forward_metadata(forward_batch)
-            return
         self.pages.apply()
         self.slots.apply()
-        self.prefill.init_forward_metadata(forward_batch)
+        if not self._decodes(forward_batch):
+            self.prefill.init_forward_metadata(forward_batch)
+        elif forward_batch.batch_size:
+            # Outside of graphs any number of requests may come: steps, with their memory, are for powers of two.
+            self._begin(forward_batch, min(power_of_two(forward_batch.batch_size), self.max_requests))
+            self.counters.step()
+            self.init_forward_metadata_in_graph(forward_batch)
 
     def forward_decode(
         self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: Any, forward_batch: Any,
@@ -176,9 +187,12 @@ class VortexBackend(AttentionBackend):
             )
         assert self.current is not None
         q = q.view(-1, self.heads.query, self.heads.dim)
+        requests, size = q.shape[0], self.current.batch.requests
+        if size > requests:
+            q = torch.nn.functional.pad(q, (0, 0, 0, 0, 0, size - requests))
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         self.current.run(layer.layer_id, q, out)
-        return out.view(-1, self.heads.query * self.heads.dim)
+        return out[:requests].view(requests, self.heads.query * self.heads.dim)
 
     # Graphs
 

@@ -14,6 +14,9 @@ from vortex.vtensor.batch import Batch
 HANDS_OUT = ("alloc", "alloc_extend")
 """Methods of SGLang's allocators that return slots. `alloc_decode` is left alone: see `snapshot`."""
 
+MOST_PENDING = 4096
+"""Allocations that are remembered before all blocks are taken to be invalid instead."""
+
 PAGES_AT_ONCE = 1024
 
 
@@ -31,6 +34,7 @@ class Pages:
         self.valid = valid
         self.block_size = block_size
         self.pending: list[Tensor] = []
+        self.everything = False
 
     def follow(self, allocator: Any) -> None:
         """Wraps the allocator's methods. Raises AttributeError where it has none of that name."""
@@ -43,12 +47,20 @@ class Pages:
             slots = hand_out(*args, **named)
             if slots is not None and slots.numel():
                 self.pending.append(slots)
+                # A server that only prefills never looks at what waits here.
+                if len(self.pending) > MOST_PENDING:
+                    self.everything = True
+                    self.pending.clear()
             return slots
 
         return watched
 
     def apply(self) -> None:
         """Before a forward pass, on its stream: what was handed out since the last one is invalid."""
+        if self.everything:
+            self.valid.zero_()
+            self.everything = False
+            self.pending.clear()
         if not self.pending:
             return
         slots = self.pending[0] if len(self.pending) == 1 else torch.cat(self.pending)
