@@ -1,10 +1,10 @@
 """KeyDiff: keep the keys that point away from the others.
 
 Formula: a = mean of all k_t / |k_t|; s_b = - mean_{t in b} cos(k_t, a).
-Paper: Park et al. 2025, arXiv:2504.15364, algorithm 1.
+Paper: Park et al. 2025, arXiv:2504.15364.
 Blocks: a block's mean similarity decides. The anchor is the mean over finished blocks; the query plays no
 part.
-Recommended: 1/4 of the context or more.
+Recommended: 8192 tokens in the paper; here a quarter of the context.
 """
 
 from vortex import *

@@ -238,7 +238,9 @@ class Comparison:
             theirs = held[blocks]
             where = f"entry {entry.name!r} ({kind}) of layer {layer}"
             if kind in ("sign", "bool", "int32"):
-                assert torch.equal(ours.to(theirs.dtype), theirs), where
+                wrong = ours.to(theirs.dtype) != theirs
+                if wrong.any():
+                    assert not (wrong & ~self._undecided_entry(layer, entry.name, blocks)).any(), where
             else:
                 bound = storage_step(theirs, kind) + 2e-6 * size_of(theirs)
                 wrong = (
@@ -247,6 +249,21 @@ class Comparison:
                 assert not wrong.any(), (where, ours[wrong][:4], theirs[wrong][:4])
             for memory in (self.memory32, self.memory64):
                 memory.entries[layer][entry.name].data[blocks] = ours.to(theirs.dtype)
+
+    def _undecided_entry(self, layer: int, name: str, blocks: torch.Tensor) -> torch.Tensor:
+        """Where a code changes when the tokens change in their last bits."""
+        memory = copy.deepcopy(self.memory64)
+        held = memory.entries[layer][name].data
+        seen = []
+        for number in range(6):
+            pool = self._nudged_pool(self.pools[layer], torch.Generator().manual_seed(number))
+            self.fp64.summarise(memory, layer, pool, blocks)
+            seen.append(held[blocks].clone())
+        return torch.stack([each != seen[0] for each in seen]).any(0)
+
+    def _nudged_pool(self, pool: KVPool, random: torch.Generator) -> KVPool:
+        tensors = {name: nudged(each.float(), random) for name, each in pool.tensors.items()}
+        return KVPool(tensors, self.page, pool.scales)
 
     def compare(self, layer: int, q: torch.Tensor, batch: Batch, found: Selection) -> None:
         """A selection that the kernels made, and the states that they left, with the reference's."""
@@ -289,18 +306,11 @@ class Comparison:
         for number in range(6):
             random = torch.Generator().manual_seed(number)
 
-            def nudged(x: torch.Tensor, random=random) -> torch.Tensor:
-                return (
-                    x * (1 + NUDGE * torch.randn(x.shape, generator=random)) if x.is_floating_point() else x
-                )
-
             memory = copy.deepcopy(before)
             for held in (*memory.entries[layer].values(), *memory.states[layer].values()):
-                held.data.copy_(nudged(held.data))
-            moved = KVPool(
-                {name: nudged(each.float()) for name, each in pool.tensors.items()}, self.page, pool.scales
-            )
-            seen.add(tuple(members(self.fp64.select(memory, layer, nudged(q), moved, batch), row, head)))
+                held.data.copy_(nudged(held.data, random))
+            found = self.fp64.select(memory, layer, nudged(q, random), self._nudged_pool(pool, random), batch)
+            seen.add(tuple(members(found, row, head)))
         return len(seen) > 1
 
     def compare_states(self, layer: int, batch: Batch) -> None:
@@ -320,6 +330,11 @@ class Comparison:
                 assert same.all(), (where, row, mine[~same][:4], wanted[~same][:4], bound)
                 for memory in (exact, theirs):
                     memory.data[slot] = ours[slot]
+
+
+def nudged(x: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+    """Changed in the last bits of fp32, as another order of summation would change it."""
+    return x * (1 + NUDGE * torch.randn(x.shape, generator=random)) if x.is_floating_point() else x
 
 
 def copied(found: Selection) -> Selection:

@@ -111,6 +111,8 @@ def main() -> None:
                 try:
                     found |= compile_one(built, source, function)
                 except Exception as error:
+                    while error.__cause__ is not None:
+                        error = error.__cause__
                     found["error"] = f"{type(error).__name__}: {str(error)[-500:]}"
                 print(json.dumps(found), flush=True)
 

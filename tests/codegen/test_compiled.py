@@ -114,6 +114,9 @@ MEETINGS = {
     "nothing but no block": "return topK(s - 1e30 * Sqrt(s * s) / 0.0)",
     "k by length": 'return topK(s, k="max(2, 30% * blocks)")',
     "k below the budget": "return topK(s, k=2)",
+    "infinite values beside padded heads": (
+        'b = Abs(e) / Relu(s - 0.5); return topK(Sum(GeMM(b, Where(q > 0.0, q, -q).T), dim="head"))'
+    ),
     "a number to a power": "return topK(2.0 ** Tanh(s) + Abs(s) ** 0.5 + Tanh(s) ** 3)",
 }  # fmt: skip
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.codegen.test_compiled import ALGORITHMS, LEAST_BLOCK, SHAPES
+from tests.vtensor.test_batched_alone import USES, body
 
 SCRIPT = Path(__file__).with_name("compile_sm90.py")
 SHARED = 227 * 1024
@@ -69,3 +70,19 @@ def test_other_shapes_compile(number):
     shape = {name: SHAPES[number][name] for name in ("group", "dim", "block")}
     kv = ("bf16", "fp16", "fp32", "fp8")[number % 4]
     check([case(ALGORITHMS[(number * step) % len(ALGORITHMS)], kv, **shape) for step in (5, 7)])
+
+
+def operator_case(op: str, folder: Path) -> dict:
+    path = folder / f"{op}.py"
+    path.write_text(f"from vortex import *\n\n\nclass Flow(vFlow):{body(op)}")
+    return case(path, group=3, dim=64, block=8)
+
+
+def test_functions_of_floats_and_integers_compile(tmp_path):
+    """What branches by dtype compiles its other branch too, if that is not left out."""
+    check([operator_case(op, tmp_path) for op in ("FloorDiv", "Mod")])
+
+
+@pytest.mark.slow
+def test_every_operator_compiles(tmp_path):
+    check([operator_case(op, tmp_path) for op in sorted(USES)])

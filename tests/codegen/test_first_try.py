@@ -46,6 +46,15 @@ FLOWS = {
         c["step"] = step + 1
         return topK(Where(step % 2 == 0, Max(s), Min(s)))
 ''',
+    "a threshold that the row decides": '''
+    def forward_cache(self, c):
+        c["mean"] = Mean(c["k"], dim="token")
+
+    def forward_indexer(self, q, c):
+        s = Max(GeMM(c["mean"], q.T))
+        mean = Mean(s, dim="block")
+        return Threshold(s, t=mean + Sqrt(Mean((s - mean) ** 2, dim="block")), max="50% * blocks")
+''',
 }  # fmt: skip
 
 
@@ -53,3 +62,22 @@ FLOWS = {
 def test_compiled_and_reference_select_the_same(name):
     program = trace_source(Source("flow.py", HEAD + FLOWS[name]), shape=Shape(4, 2, 16, 2)).program
     Comparison(program, [1, 83, 128], Setup(layers=1)).run(2)
+
+
+def test_a_dense_layer_under_a_budget_that_covers_everything_lists_nothing():
+    flow = HEAD.replace("budget = 4", "budget = 64") + "    dense_layers = '0'\n" + FLOWS["a number as state"]
+    stateless = (
+        HEAD.replace("budget = 4", "budget = 64\n    dense_layers = '0'")
+        + FLOWS["merged keys, sizes no powers of two"]
+    )
+    for text in (flow, stateless):
+        program = trace_source(Source("flow.py", text), shape=Shape(4, 2, 16, 2)).program
+        Comparison(program, [1, 83, 0, 40], Setup(layers=2)).run(2)
+
+
+def test_more_blocks_are_reserved_than_the_memory_holds():
+    flow = FLOWS["a number as state"]
+    program = trace_source(
+        Source("flow.py", HEAD + "    sink_blocks, recent_blocks = 2, 8\n" + flow), shape=Shape(4, 2, 16, 2)
+    ).program
+    Comparison(program, [1, 83, 40], Setup(layers=1)).run(2)

@@ -1,7 +1,5 @@
 """What tracing makes of a file: methods however they are written, states, hyper-parameters, results."""
 
-import textwrap
-
 import pytest
 
 from tests.dsl.flows import SHAPE, flow_text, slugs, trace_text, traced
@@ -113,8 +111,7 @@ class Flow(vFlow):
     assert constants == [6.0, 0.25, SHAPE.head_dim**-0.5]
 
 
-def test_inheritance_brings_methods_and_attributes():
-    text = """
+FAMILY = """
 from vortex import *
 
 class Base(vFlow):
@@ -129,25 +126,73 @@ class Base(vFlow):
     def forward_indexer(self, q, c):
         return topK(self.score(q, c), k=self.top)
 """
-    child = (
-        text
-        + """
+CHILD = """
 class Child(Base):
     top = 5
 
     def score(self, q, c):
         return Mean(GeMM(c["m"], q.T))
 """
-    )
-    assert slugs(child) == ["several-flows"]
-    source = textwrap.dedent(child)
+PARTS = """
+class Parts(vFlow):
+    def forward_cache(c):
+        c["m"] = Mean(c["k"])
+"""
+
+
+def test_inheritance_brings_methods_and_attributes():
+    program = traced(FAMILY + CHILD)
+    assert "Mean" in [node.op for node in program.indexer.nodes]
+    assert program.indexer.nodes[-1].attr("k") == 5
+
+
+def test_of_several_classes_the_one_that_no_other_derives_from_is_meant():
+    assert traced(FAMILY + CHILD).name == "Child"
+    assert traced(FAMILY + CHILD + PARTS).name == "Child"  # Parts has no indexer
+    finding = trace_text(FAMILY + CHILD + PARTS + CHILD.replace("Child", "Other")).findings[0]
+    assert finding.message == "This file has several flows: Child, Other."
+    assert finding.remedy == "Choose one: `flow.py:Child`."
+
+
+def test_a_base_class_can_still_be_named():
     from vortex.dsl.load import trace_source
     from vortex.dsl.source import Source
 
-    program = trace_source(Source("flow.py", source), "Child", shape=SHAPE).program
-    assert program is not None
-    assert "Mean" in [node.op for node in program.indexer.nodes]
-    assert program.indexer.nodes[-1].attr("k") == 5
+    program = trace_source(Source("flow.py", FAMILY + CHILD), "Base", shape=SHAPE).program
+    assert program is not None and program.name == "Base"
+
+
+@pytest.mark.parametrize(
+    "call", ["Threshold(s, t)", "Threshold(s, t=t)", "Threshold(x=s, t=t)", "Threshold(s, t=t, max=8)"]
+)
+def test_a_threshold_may_be_a_tensor(call):
+    for t in (
+        'Mean(s, dim="block")',
+        "Mean(s, dim='block') + Positions().index",
+        'Parameter("t", "kv", init="zeros")',
+    ):
+        program = traced(flow_text(f"s = Max(Max(c['k']))\nt = {t}\nreturn {call}"))
+        select = program.indexer.nodes[program.indexer.result]
+        assert (select.op, select.attr("t")) == ("Threshold", 0.0)
+        assert program.indexer.nodes[select.inputs[0]].op == "Sub"
+
+
+def test_a_threshold_may_be_a_state_of_any_shape():
+    program = traced(
+        flow_text("""
+        s = Max(Max(c["k"]))
+        i = Threshold(s, t=c.get("level", 0.0))
+        c["level"] = 0.5 * c.get("level", 0.0) + Where(i, s, 0.0)
+        return i
+    """)
+    )
+    assert program.states == (State("level", (BLOCK,), "fp32", 0.0),)
+
+
+@pytest.mark.parametrize("t", ["q", "Max(Gather(c['k'], First(2)), dim=('token', 'dim'))", "'high'"])
+def test_a_threshold_with_other_axes_than_the_scores_is_refused(t):
+    expected = {"q": "leftover-axis", "'high'": "bad-number"}.get(t, "restricted-block")
+    assert slugs(flow_text(f"return Threshold(Max(Max(c['k'])), {t})")) == [expected]
 
 
 def test_an_override_reaches_a_base_class_read_by_its_name():

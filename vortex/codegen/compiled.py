@@ -390,9 +390,10 @@ class CompiledFlow:
 
         made = self._attended(space).out
         # A budget that covers a row's blocks has slots for them; other dense rows know no bound but the longest.
+        # Where nothing selects, nothing is written.
         by_budget = not self.dense_layers and not self.dense_below
         lists = (
-            self._alone and (by_budget or space.holds_all)
+            self._alone and self.selects(layer) and (by_budget or space.holds_all)
             if self.shortcut
             else layer not in self.dense_layers
         )

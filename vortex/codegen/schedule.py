@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from vortex.codegen.lowering.matmul import LEAST_ROWS, rows_of_block, wants_dot
+from vortex.codegen.lowering.matmul import DOT_ELEMENTS, LEAST_ROWS, rows_of_block, wants_dot
 from vortex.codegen.steps import Kernel, Plan
 from vortex.codegen.tile import lanes_of
 from vortex.dsl.axes import TensorType
@@ -43,6 +43,8 @@ def schedule(program: Program, plan: Plan, kernel: Kernel) -> Schedule:
     tile = min(max(1 << int(math.log2(max(limit / largest.block, 1))), least), most)
     if largest.rows * largest.block <= 2 * limit:
         tile = max(tile, largest.rows)
+    if largest.dot:
+        tile = min(tile, max(DOT_ELEMENTS // largest.dot, 1))
     warps = warps_for(max(tile * largest.block, largest.row), 1 if kernel.kind == "map" else 4)
     return Schedule(tile, warps, largest.block)
 
@@ -96,17 +98,19 @@ def warps_for(elements: int, least: int) -> int:
 @dataclass(frozen=True)
 class Largest:
     """block: elements per block of the largest value with a block axis; row: elements of the largest value without
-    one; rows: blocks that products on tensor cores need at least to have their 16 rows."""
+    one; rows: blocks that products on tensor cores need at least to have their 16 rows; dot: elements per block of
+    the largest operand of those products, 0 without any."""
 
     block: int
     row: int
     rows: int
+    dot: int
 
 
 def _largest(function: Function, outputs: Iterable[int], kept: set[int]) -> Largest:
     """Over all nodes that the outputs are computed from, stopping at kept values."""
     wanted, seen = list(outputs), set()
-    block, row, rows = 1, 1, 1
+    block, row, rows, dot = 1, 1, 1, 0
     while wanted:
         number = wanted.pop()
         if number in seen:
@@ -117,19 +121,20 @@ def _largest(function: Function, outputs: Iterable[int], kept: set[int]) -> Larg
         made = value_elements(node.type)
         if node.op == "GeMM" and wants_dot(types):
             rows = max(rows, LEAST_ROWS // min(rows_of_block(types), LEAST_ROWS))
+            dot = max(dot, value_elements(types[0]))
         elif node.op == "GeMM":
             made *= lanes_of(contraction(*types)[2].size or 1)
         if node.type.axis("block") is not None:
             block = max(block, made)
         else:
             row = max(row, made)
+        operands = node.inputs
+        if _on_tensor_cores(function, number):
+            operands = function.nodes[node.inputs[0]].inputs
+            dot = max(dot, *(value_elements(function.nodes[each].type) for each in operands))
         if number not in kept:
-            wanted += (
-                node.inputs
-                if not _on_tensor_cores(function, number)
-                else function.nodes[node.inputs[0]].inputs
-            )
-    return Largest(block, row, rows)
+            wanted += operands
+    return Largest(block, row, rows, dot)
 
 
 def _on_tensor_cores(function: Function, number: int) -> bool:

@@ -110,8 +110,10 @@ def set_width(built: Built, node: int, max_blocks: int) -> int:
     """Slots for the ids of a set that a selection makes, the current block included."""
     budget = budget_of(built.program, node)
     policy, layers = built.program.policy, built.program.shape.layers
+    # A short memory holds fewer blocks than are reserved in a long one, which the kernels are written for.
+    reserved = policy.sink_blocks + policy.recent_blocks + 1
     if budget is None:
-        return max_blocks + 1
+        return max(max_blocks + 1, reserved)
     budgets = {budget.text: budget}
     if node == built.program.indexer.result:
         budgets[policy.budget] = Budget.parse(policy.budget)
@@ -121,11 +123,10 @@ def set_width(built: Built, node: int, max_blocks: int) -> int:
         for each in budgets.values()
         for layer in range(layers)
     )
-    reserved = policy.sink_blocks + policy.recent_blocks + 1
     if policy.reuse_steps > 1 and node == built.program.indexer.result:
         # A kept set is joined with the blocks that are recent and current by now.
         most = max(most, reserved) + policy.recent_blocks + 1
-    return min(max(most, reserved), max_blocks + 1)
+    return max(min(most, max_blocks + 1), reserved)
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fractions import Fraction
@@ -103,7 +104,10 @@ def _refuse_end(text: str, start: str) -> NoReturn:
 def _budget_remedy(text: str, at: int, word: str) -> str:
     pair = text[max(at - 1, 0) : at + 1]
     if word == "%":
-        return "% stands behind a number and means percent, as in 12.5% * blocks"
+        left, right = re.search(r"[\w.]+(?=\s*$)", text[:at]), re.search(r"^\s*([\w.]+)", text[at + 1 :])
+        a, b = left.group() if left else "a", right.group(1) if right else "b"
+        percent = "% stands behind a number and means percent, as in 12.5% * blocks"
+        return f"{percent}; a remainder is written {a} - {b} * floor({a} / {b})"
     if pair == "//":
         return "write floor(a / b)"
     if pair == "**" or word == "^":

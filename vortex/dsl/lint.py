@@ -99,7 +99,9 @@ def monotone_steps(program: Program) -> Iterator[Finding]:
 
 
 def whole_keys(program: Program) -> Iterator[Finding]:
-    """Reads of k or v over every block; a Gather or a Slice in between reads less."""
+    """Reads of k or v over every block; a Gather or a Slice in between reads less, a reused selection less often."""
+    if (program.policy.reuse_steps, program.policy.reuse_layers) != (1, 1):
+        return
     nodes = program.indexer.nodes
     uses = consumers(program.indexer)
     for number, node in enumerate(nodes):
@@ -112,15 +114,24 @@ def whole_keys(program: Program) -> Iterator[Finding]:
 
 
 def unscaled_softmax(program: Program) -> Iterator[Finding]:
-    """Softmax over a product with q that no number and no parameter without axes scaled on the way."""
+    """Softmax over attention scores that no number and no parameter without axes scaled on the way.
+
+    Scores are products of q with what the cache holds, or any that a softmax over block or token weighs: a learned
+    gate of the query alone has a scale of its own.
+    """
     nodes = program.indexer.nodes
     query: set[int] = set()
     product: set[int] = set()
     scaled: set[int] = set()
+    cached: set[int] = set()
     for number, node in enumerate(nodes):
         inputs = set(node.inputs)
         if node.op == "Softmax" and inputs & product:
-            yield "unscaled", node.location, {}
+            over_tokens = {"block", "token"} & set(node.attr("dim"))  # type: ignore[arg-type]
+            if inputs & cached or over_tokens:
+                yield "unscaled", node.location, {}
+        if inputs & cached or node.op == "Entry" or (node.op == "Input" and node.attr("name") != "q"):
+            cached.add(number)
         by_number = node.op in ("Mul", "Div") and any(not nodes[each].type.axes for each in inputs)
         if node.op == "Input" and node.attr("name") == "q":
             query.add(number)

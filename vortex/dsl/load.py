@@ -190,14 +190,23 @@ def _choose(module: types.ModuleType, source: Source, name: str | None) -> type[
                 diagnose("no-such-flow", source.path, None, name=name, near=nearest(name, found), names=names)
             )
         return found[name]
-    if len(found) > 1:
-        first = next(iter(found))
+    able = _able(found)
+    if len(able) > 1:
+        first = next(iter(able))
+        names = ", ".join(able)
+        place = source.flow(first)
         raise _Refused(
-            diagnose(
-                "several-flows", source.path, source.flow(first), names=names, path=source.path, first=first
-            )
+            diagnose("several-flows", source.path, place, names=names, path=source.path, first=first)
         )
-    return next(iter(found.values()))
+    return next(iter(able.values()))
+
+
+def _able(found: dict[str, type[vFlow]]) -> dict[str, type[vFlow]]:
+    """The flows that others of the file do not derive from, and of these the ones that select, if any does."""
+    bases = {base for flow in found.values() for base in flow.__mro__[1:]}
+    ends = {name: flow for name, flow in found.items() if flow not in bases}
+    selecting = {name: flow for name, flow in ends.items() if hasattr(flow, "forward_indexer")}
+    return selecting or ends
 
 
 class UnknownName:

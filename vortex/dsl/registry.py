@@ -48,6 +48,7 @@ class Operator:
     crosses    axes along which elements of the result depend on other elements
     scalar     the same on Python numbers, for elementwise operators: folds constants and padding values
     takes_sets whether the reference receives index sets as they are, and not as boolean indicators
+    against    a number that may be given as a tensor: it is subtracted from the first operand, and 0 is compared
     """
 
     name: str
@@ -59,6 +60,7 @@ class Operator:
     crosses: Callable[[Node, tuple[TensorType, ...]], tuple[str, ...]] = crosses_nothing
     scalar: Callable[..., float] | None = None
     takes_sets: bool = False
+    against: str | None = None
     public: bool = True
 
     @property

@@ -99,9 +99,13 @@ class Session:
     def _check_attributes(self) -> None:
         read = self.reads | {name for each in self._classes for name in names_in(each)}
         for key in own_attributes(self.flow):
-            if key not in read:
-                near = nearest(key, [*Policy.__dataclass_fields__, "forward_cache"])
+            if key in read:
+                continue
+            near = nearest(key, [*Policy.__dataclass_fields__, "forward_cache"])
+            if near or key in self.overrides:
                 self._report_attribute("unread-attribute", key, key=key, near=near)
+            else:
+                self._report_attribute("attribute-unread", key, key=key)
         for name in vars(self.flow):
             if name.startswith("forward") and name not in ("forward_cache", "forward_indexer"):
                 near = nearest(name, ["forward_cache", "forward_indexer"])

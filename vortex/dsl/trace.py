@@ -146,13 +146,15 @@ def number(value: object) -> bool | int | float | None:
 def apply(op: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Records one application: binds the arguments, infers the type, appends the node. Errors become findings."""
     recorder = current(op.name)
-    if any(isinstance(each, Tensor) and each.type is None for each in kwargs.values()):
+    settings = [value for name, value in kwargs.items() if name != op.against]
+    if any(isinstance(each, Tensor) and each.type is None for each in settings):
         return recorder.unknown()
     try:
         bound = _bind(op, args, kwargs)
     except Problem as problem:
         recorder.report(problem.slug, **problem.facts)
         return recorder.unknown()
+    _subtract(op, bound)
     operands: list[Tensor] = []
     positional: list[Any] = []
     for name, value, is_tensor in bound.positional:
@@ -219,6 +221,15 @@ def _bind(op: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Bound
             raise Problem("arguments", op=op.name, error=f"{name} is a setting, not a tensor",
                           signature=plain_signature(signature))  # fmt: skip
     return _Bound(positional, keyword)
+
+
+def _subtract(op: Operator, bound: _Bound) -> None:
+    """A tensor given for the number `op.against` moves to the first operand, which is then compared with 0."""
+    for place, (name, value, _) in enumerate(bound.positional):
+        if name == op.against and (isinstance(value, Tensor) or hasattr(value, "as_tensor")):
+            first, x, is_tensor = bound.positional[0]
+            bound.positional[0] = (first, OPERATORS["Sub"](x, value), is_tensor)
+            bound.positional[place] = (name, 0.0, False)
 
 
 def _several_operands(op: Operator, args: tuple[Any, ...]) -> str:

@@ -34,6 +34,10 @@ def renamed(tile: Tile, old: str) -> Tile:
 LEAST_ROWS = 16
 """Rows that a product on tensor cores needs."""
 
+DOT_ELEMENTS = 16384
+"""fp32 values of the left operand of a product, of which shared memory holds two copies: the digits that tf32 keeps,
+and the rest."""
+
 
 def wants_dot(types: tuple[TensorType, ...]) -> bool:
     """Whether a product is a matrix of block rows times a matrix that every block shares: fit for tensor cores."""
@@ -76,12 +80,7 @@ def product_sum(
     rest += [axis for axis in b.axes if axis.name != CONTRACTED and axis.name not in a.names]
     axes = (*rest, contracted)
     name = e.let(f"tl.sum({e.align(a, axes)} * {e.align(b, axes)}, {len(rest)})", node)
-    return Tile(name, tuple(rest), "fp32", gemm_pads(e, number, a, b))
-
-
-def gemm_pads(e: Emitter, number: int, a: Tile, b: Tile) -> dict[str, float | None]:
-    zero = [name for tile in (a, b) for name, value in tile.pads.items() if value == 0.0]
-    return dict.fromkeys(zero, 0.0)
+    return Tile(name, tuple(rest), "fp32")
 
 
 def dot(e: Emitter, node: Node, number: int, a: Tile, b: Tile, contracted: Axis, scope: Scope | None) -> Tile:
@@ -109,14 +108,13 @@ def dot_tiles(e: Emitter, node: Node, a: Tile, b: Tile, contracted: str, scope: 
     else:
         # Three tf32 products keep fp32's digits; plain tf32 would not.
         expression = f'tl.dot({left}, {right}, input_precision="tf32x3")'
+        if count(e, rows) * int(depth) > DOT_ELEMENTS:
+            expression = f"dot_in_halves({left}, {right})"
     name = e.let(expression, node)
     if len(rows) > 1 or len(columns) > 1:
         shape = ", ".join(e.lanes(axis) for axis in (*rows, *columns))
         name = e.let(f"tl.reshape({name}, ({shape}))", node)
-    zero = [
-        each for tile in (a, b) for each, value in tile.pads.items() if value == 0.0 and each != contracted
-    ]
-    return Tile(name, (*rows, *columns), "fp32", dict.fromkeys(zero, 0.0))
+    return Tile(name, (*rows, *columns), "fp32")
 
 
 def count(e: Emitter, axes: Sequence[Axis]) -> int:

@@ -142,5 +142,5 @@ def _pool_reference(node: Node, types: tuple[TensorType, ...]) -> Callable[..., 
 def MaxPool1d(x: TensorType, size: int, *, dim: Dim = "block") -> Inferred:
     """Largest of the `size` elements around each one along `dim`, (size - 1) // 2 of them before it; stride 1."""
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise Problem("bad-size", name="size", value=size)
+        raise Problem("bad-size", name="size", value=size, more="")
     return Inferred(x.value("fp32"), {"size": size, "dim": _one_axis(x, dim, "MaxPool1d")})

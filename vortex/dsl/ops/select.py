@@ -108,7 +108,9 @@ def topK(
     if isinstance(recall, bool) or not isinstance(recall, int | float) or not 0 < recall <= 1:
         raise Problem("bad-recall", value=recall)
     if isinstance(seed, bool) or not isinstance(seed, int):
-        raise Problem("bad-number", what="seed", value=seed, remedy="Write a whole number, e.g. `seed=0`.")
+        raise Problem(
+            "bad-number", what="seed", wanted="a whole number", value=seed, remedy="Write `seed=0`."
+        )
     extra: dict[str, Any] = {} if mode == "exact" else {"mode": mode, "recall": float(recall), "seed": seed}
     if name == "block":
         _over_blocks(x, "topK")
@@ -121,7 +123,7 @@ def topK(
 
 def _number(value: object, what: str, remedy: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        raise Problem("bad-number", what=what, value=value, remedy=remedy)
+        raise Problem("bad-number", what=what, wanted="a number", value=value, remedy=remedy)
     return float(value)
 
 
@@ -143,10 +145,10 @@ def topP(w: TensorType, p: float, *, max: int | str | None = None) -> Inferred:
     Reserved blocks are in the set and their weights count. `max` bounds the whole set as `k` does in topK.
     """
     _over_blocks(w, "topP")
-    remedy = "Write a share above 0 and up to 1 that is known while tracing, e.g. `p=0.9`."
+    remedy = "Write a share that is known while tracing, e.g. `p=0.9`."
     share = _number(p, "p", remedy)
     if not 0 < share <= 1:
-        raise Problem("bad-number", what="p", value=p, remedy=remedy)
+        raise Problem("bad-number", what="p", wanted="above 0 and at most 1", value=p, remedy=remedy)
     return Inferred(BLOCK_SET, {"p": share, "max": _size_limit(max, "max")})
 
 
@@ -163,11 +165,17 @@ def _threshold_reference(node: Node, types: tuple[TensorType, ...]) -> Callable[
     return select
 
 
-@operator(reference=_threshold_reference, neutral=-math.inf, crosses=lambda node, types: ("block",))
+@operator(
+    reference=_threshold_reference, neutral=-math.inf, crosses=lambda node, types: ("block",), against="t"
+)
 def Threshold(x: TensorType, t: float, *, max: int | str | None = None) -> Inferred:
-    """The blocks with scores of at least `t`, the largest first where `max` (as `k` in topK) allows fewer."""
+    """The blocks with scores of at least `t`, the largest first where `max` (as `k` in topK) allows fewer.
+
+    `t` is a number or a tensor; with a tensor, one for the row or one for each block, x - t is compared with 0
+    and ranked.
+    """
     _over_blocks(x, "Threshold")
-    remedy = "Write a number known while tracing; a tensor is subtracted: `Threshold(x - t, 0.0)`."
+    remedy = "Write a number or a tensor, e.g. `t=0.5`."
     return Inferred(BLOCK_SET, {"t": _number(t, "t", remedy), "max": _size_limit(max, "max")})
 
 
@@ -175,7 +183,7 @@ def _count(value: object, what: str) -> int:
     if FUNCTION.get() == "cache":
         raise Problem("blocks-in-cache", what=what)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise Problem("bad-size", name="n", value=value)
+        raise Problem("bad-size", name="n", value=value, more="")
     return value
 
 
@@ -326,6 +334,6 @@ def Scatter(x: TensorType, fill: float = 0) -> Inferred:
     if isinstance(fill, bool) != (x.dtype == "bool") and x.dtype == "bool":
         fill = bool(fill)
     if not isinstance(fill, int | float):
-        raise Problem("bad-number", what="fill", value=fill, remedy="Write a number, e.g. `fill=0`.")
+        raise Problem("bad-number", what="fill", wanted="a number", value=fill, remedy="Write `fill=0`.")
     axes = tuple(BLOCK if axis.name == "block" else axis for axis in x.axes)
     return Inferred(TensorType(axes, computed(x.dtype)), {"fill": fill if x.dtype != "fp32" else float(fill)})

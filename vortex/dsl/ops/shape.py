@@ -89,7 +89,9 @@ def _normal_one(axis: Axis, index: object) -> Index:
         raise Problem("bad-index", index=index, axis=axis.name,
                       remedy="Take it out: operands align by axis name, without axes of size 1.")  # fmt: skip
     if axis.size is None:
-        raise Problem("slice-block", axis=axis.name)
+        raise Problem(
+            "slice-block", axis=axis.name, remedy="Use First(n), Last(n) or `Gather(x, i)` with an index set."
+        )
     if isinstance(index, slice):
         try:
             start, stop, step = index.indices(axis.size)
@@ -179,7 +181,8 @@ def Concat(*xs: TensorType, dim: object) -> Inferred:
         if each.axis(name) is None:
             raise Problem("no-axis", axis=name, type=each)
     if name == "block":
-        raise Problem("slice-block", axis="block")
+        remedy = "Join sets of blocks with `Union(a, b)`, and scores with `Maximum(a, b)` or `a + b`."
+        raise Problem("slice-block", axis="block", remedy=remedy)
     others = unite([each.without([name]) for each in xs])
     total = sum(each.axis(name).size for each in xs)  # type: ignore[misc,union-attr]
     first = xs[0]
@@ -200,12 +203,13 @@ def Split(x: TensorType, axis: object, /, **sizes: int) -> Inferred:
     name = resolve_one(x, axis, "Split")
     old = x.axis(name)
     if name == "block":
-        raise Problem("slice-block", axis="block")
+        remedy = "Split token for parts of a block; neighbouring blocks meet in `Conv1d` and `MaxPool1d`."
+        raise Problem("slice-block", axis="block", remedy=remedy)
     for each, size in sizes.items():
         if fresh_name(each) == "axis":
             raise Problem("axis-name", name=each)
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise Problem("bad-size", name=each, value=size)
+            raise Problem("bad-size", name=each, value=size, more="; every size of a Split is written out")
     if not sizes or math.prod(sizes.values()) != old.size:  # type: ignore[union-attr]
         shown = " * ".join(f"{each}={size}" for each, size in sizes.items()) or "nothing"
         raise Problem("split-size", axis=old, sizes=shown)
@@ -232,7 +236,9 @@ def Merge(x: TensorType, *axes: object, to: str) -> Inferred:
     names = resolve(x, axes)
     fresh_name(to)
     if "block" in names:
-        raise Problem("slice-block", axis="block")
+        together = "(" + ", ".join(f'"{name}"' for name in names) + ")"
+        remedy = f"Name the axes together where they are used: `Softmax(x, dim={together})`, `Sum(x, dim={together})`."
+        raise Problem("slice-block", axis="block", remedy=remedy)
     size = math.prod(x.axis(name).size for name in names)  # type: ignore[misc,union-attr]
     merged = []
     for axis in x.axes:
