@@ -58,7 +58,8 @@ def create(runner: Any) -> Any:
         logger.warning("vortex: SGLang %s is between the tested versions, every hook landed", version)
     refusals.check_flags(compat.resolved(runner.server_args))
     refusals.check_model(runner.model_config)
-    refusals.check_layers(runner.model, runner.model_config.num_hidden_layers, runner.model_config)
+    config, window = runner.model_config, getattr(runner, "sliding_window_size", None)
+    refusals.check_layers(runner.model, config.num_hidden_layers, config, window)
     from vortex.engines.sglang.backend import VortexBackend
 
     return VortexBackend(runner)

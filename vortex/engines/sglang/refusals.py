@@ -112,7 +112,10 @@ def _kinds(config: Any) -> Iterator[str]:
         yield f"its attention is {arch.name}, which stores no K and V of each head"
     if config.is_encoder_decoder:
         yield "it has cross attention"
-    if config.is_hybrid_swa or (config.sliding_window_size or 0) > 0:
+    kinds = sorted(set(getattr(config.hf_text_config, "layer_types", None) or ()) - {"full_attention"})
+    if kinds:
+        yield f"it has layers of type {', '.join(kinds)}"
+    if config.is_hybrid_swa:
         yield "it has layers with a sliding window"
     if config.attention_chunk_size or config.is_local_attention_model:
         yield "it attends in chunks"
@@ -122,13 +125,16 @@ def _kinds(config: Any) -> Iterator[str]:
         yield "some of its layers are not attention"
 
 
-def check_layers(model: Any, layers: int, config: Any) -> None:
-    """The loaded model's attention layers: one of each number, causal, plain. Raises StartError."""
+def check_layers(model: Any, layers: int, config: Any, window: int | None = None) -> None:
+    """The loaded model's attention layers: one of each number, causal, plain. Raises StartError.
+
+    window  sliding window of prompts, as SGLang read it from the model
+    """
     from sglang.srt.layers.radix_attention import AttentionType, RadixAttention
 
     found = [each for each in model.modules() if isinstance(each, RadixAttention)]
     numbers = sorted(each.layer_id for each in found)
-    why = None
+    why = None if window is None else f"it has a sliding window of {window} tokens"
     if numbers != list(range(layers)):
         why = f"its {layers} layers have attention layers {numbers}"
     for each in found:
