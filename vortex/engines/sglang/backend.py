@@ -74,8 +74,11 @@ class VortexBackend(AttentionBackend):
         if self.slots.needed:
             self.slots.follow(self.req_to_token_pool)
         token_bytes = 2 * self.heads.dim * self.pools[0].dtype.itemsize
-        metrics = compat.resolved(runner.server_args).enable_metrics
-        self.counters = Counters(len(layers), token_bytes, self.device, rank.rank, metrics)
+        arguments = compat.resolved(runner.server_args)
+        self.counters = Counters(
+            len(layers), token_bytes, self.device, every=max(arguments.decode_log_interval, 1), rank=rank.rank,
+            metrics=arguments.enable_metrics,
+        )  # fmt: skip
         hooks.live.append(self)
         self._tables(self.max_requests, -(-longest // self.page_size))
         self.steps: dict[int, DecodeStep] = {}
