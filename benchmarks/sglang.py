@@ -167,9 +167,12 @@ def chosen(only: list[str], output: int | None, requests: int | None, tiny: bool
 
 def line(case: Case, row: Mapping[str, Any]) -> str:
     steady = row.get("steady_tokens_per_s")
-    rate = f"{steady:.0f} tokens/s steady over {row['intervals']} intervals, " if steady else ""
-    times = f"{row['per_token_p50_ms']:.2f} ms a token (p50)"
-    return f"{case.name} {row['load']}: {rate}{times}, started in {row['start_s']:.0f} s"
+    parts = [f"{row['tokens_per_s']:.0f} tokens/s with prefill"]
+    if steady:
+        parts.insert(0, f"{steady:.0f} tokens/s steady over {row['intervals']} intervals")
+    if "per_token_p50_ms" in row:
+        parts.append(f"{row['per_token_p50_ms']:.2f} / {row['per_token_p95_ms']:.2f} ms a token (p50 / p95)")
+    return f"{case.name} {row['load']}: {', '.join(parts)}; started in {row['start_s']:.0f} s"
 
 
 def main() -> None:

@@ -77,32 +77,37 @@ def percentile(values: list[float], part: float) -> float:
 
 
 def measure(engine: Any, load: Load, vocabulary: int, seed: int) -> dict[str, Any]:
-    """Sends a load and waits for its end. Times in ms."""
+    """Sends a load and waits for its end."""
     prompts = [prompt(seed + number, load.input, vocabulary) for number in range(load.requests)]
-    draw = random.Random(seed)
-    waits, now = [], 0.0
-    for _ in prompts:
-        waits.append(now)
-        now += 0.0 if load.rate is None else draw.expovariate(load.rate)
-
-    async def run() -> list[list[float]]:
-        pairs = zip(prompts, waits, strict=True)
-        return await asyncio.gather(*(times_of(engine, ids, load.output, wait) for ids, wait in pairs))
-
     begin = time.perf_counter()
-    found = engine.loop.run_until_complete(run())
+    if load.rate is None:
+        found = engine.generate(input_ids=prompts, sampling_params=sampling(load.output))
+        tokens, row = sum(each["meta_info"]["completion_tokens"] for each in found), {}
+    else:
+        moments = engine.loop.run_until_complete(sent(engine, load, prompts, seed))
+        tokens, row = sum(len(each) - 1 for each in moments), times(moments)
     seconds = time.perf_counter() - begin
-    each = [(moments[-1] - moments[1]) / max(len(moments) - 2, 1) for moments in found]
-    gaps = [later - earlier for moments in found for earlier, later in pairwise(moments[1:])]
+    return {"seconds": seconds, "tokens": tokens, "tokens_per_s": tokens / seconds, **row}
+
+
+async def sent(engine: Any, load: Load, prompts: list[list[int]], seed: int) -> list[list[float]]:
+    """Requests at random times, `load.rate` a second on average; `times_of` each."""
+    draw, now, running = random.Random(seed), 0.0, []
+    for ids in prompts:
+        running.append(times_of(engine, ids, load.output, now))
+        now += draw.expovariate(load.rate or 1.0)
+    return await asyncio.gather(*running)
+
+
+def times(moments: list[list[float]]) -> dict[str, float]:
+    """Over requests: ms a token after the first one, and ms until the first one; over tokens: gaps between them."""
+    each = [(one[-1] - one[1]) / max(len(one) - 2, 1) for one in moments]
+    gaps = [later - earlier for one in moments for earlier, later in pairwise(one[1:])]
+    first = [one[1] - one[0] for one in moments]
     return {
-        "seconds": seconds,
-        "tokens": sum(len(moments) - 1 for moments in found),
-        "tokens_per_s": sum(len(moments) - 1 for moments in found) / seconds,
-        "per_token_p50_ms": percentile(each, 0.5) * 1e3,
-        "per_token_p95_ms": percentile(each, 0.95) * 1e3,
-        "gap_p50_ms": percentile(gaps, 0.5) * 1e3,
-        "gap_p95_ms": percentile(gaps, 0.95) * 1e3,
-        "first_token_p50_ms": percentile([moments[1] - moments[0] for moments in found], 0.5) * 1e3,
+        f"{name}_p{round(part * 100)}_ms": percentile(values, part) * 1e3
+        for name, values in (("per_token", each), ("gap", gaps), ("first_token", first))
+        for part in (0.5, 0.95)
     }
 
 

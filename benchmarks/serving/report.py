@@ -37,8 +37,8 @@ def table(rows: list[Mapping[str, Any]]) -> Iterator[str]:
         rate = row.get("steady_tokens_per_s")
         cells = [
             row["kind"], number(rate, 0), number(row.get("step_ms"), 2), ratio(rate, dense.get("flashinfer")),
-            ratio(rate, dense.get("flashinfer-tc")), number(row["per_token_p50_ms"], 2),
-            number(row["per_token_p95_ms"], 2), number(row["first_token_p50_ms"], 0), share(row),
+            ratio(rate, dense.get("flashinfer-tc")), number(row.get("per_token_p50_ms"), 2),
+            number(row.get("per_token_p95_ms"), 2), number(row.get("first_token_p50_ms"), 0), share(row),
         ]  # fmt: skip
         yield f"| {' | '.join(cells)} |"
 
