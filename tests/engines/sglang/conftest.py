@@ -2,23 +2,34 @@
 
 import os
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+import torch
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 
-# Servers are processes of their own: they find the package, what stands for CUDA, and the probe through these.
-PATHS = [str(ROOT), str(HERE / "stubs")]
+GPU = torch.cuda.is_available()
+
+
+def paths() -> list[str]:
+    """What servers, which are processes of their own, find: the package, the probe, what stands for CUDA."""
+    found = [ROOT, HERE / "probe"]
+    if not GPU:
+        found.append(HERE / "stubs")
+    if "vortex" not in {each.name for each in entry_points(group="sglang.srt.plugins")}:
+        found.append(HERE / "uninstalled")  # a machine that has the source alone
+    return [str(each) for each in found]
+
+
+PATHS = paths()
 sys.path[:0] = PATHS
 os.environ["PYTHONPATH"] = os.pathsep.join([*PATHS, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-os.environ |= {
-    "SGLANG_USE_CPU_ENGINE": "1",
-    "OMP_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-}
+os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+if not GPU:
+    os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
 for name in ("VORTEX_ALGORITHM", "VORTEX_SET", "SGLANG_PLUGINS"):
     os.environ.pop(name, None)
 

@@ -12,13 +12,15 @@ CONTEXT = 1024
 LETTERS = "abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ.,:;!?0123456789"
 
 
-def write(folder: Path, kv_heads: int = 2, seed: int = 0) -> Path:
-    """Writes weights (float32, safetensors), configuration and tokenizer."""
+def write(
+    folder: Path, kv_heads: int = 2, head_dim: int = 32, dtype: torch.dtype = torch.float32, seed: int = 0
+) -> Path:
+    """Writes weights (safetensors), configuration and tokenizer."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     config = Qwen3Config(
         vocab_size=VOCABULARY, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=kv_heads, head_dim=32, max_position_embeddings=CONTEXT,
+        num_attention_heads=4, num_key_value_heads=kv_heads, head_dim=head_dim, max_position_embeddings=CONTEXT,
         tie_word_embeddings=False, bos_token_id=0, eos_token_id=1,
     )  # fmt: skip
     torch.manual_seed(seed)
@@ -29,7 +31,7 @@ def write(folder: Path, kv_heads: int = 2, seed: int = 0) -> Path:
             torch.nn.init.normal_(weight, std=1.0 if "embed" in name else weight.shape[1] ** -0.5)
         elif "q_norm" in name:
             torch.nn.init.constant_(weight, 3.0)  # attention as uneven as a trained model's
-    model.save_pretrained(folder)
+    model.to(dtype).save_pretrained(folder)
     _tokenizer(folder)
     return folder
 
