@@ -12,10 +12,10 @@ from pathlib import Path
 
 from docs.library import algorithms_page
 from tests.dsl.examples import EXAMPLES, PROCESS, Example
+from vortex.dsl.calls import plain_signature
 from vortex.dsl.catalogue import AXES, CATALOGUE, CLASS, FILE, LINTS, PYTHON, RESULTS, Kind
 from vortex.dsl.diagnostics import render
 from vortex.dsl.registry import OPERATORS, Operator
-from vortex.dsl.trace import plain_signature
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -158,9 +158,8 @@ def test_a_flow_without_state_takes_nothing_from_the_pool(monkeypatch):
     assert memory.reserve_state(1000, configurator(monkeypatch, "quest"), 80.0) is None
 
 
-def test_counters_tell_bytes_and_steps(caplog, monkeypatch):
-    monkeypatch.setattr("vortex.engines.sglang.counters.EVERY", 2)
-    counters = Counters(2, 64, torch.device("cpu"), rank=0, metrics=False)
+def test_counters_tell_bytes_and_steps(caplog):
+    counters = Counters(2, 64, torch.device("cpu"), every=2, rank=0, metrics=False)
     with caplog.at_level(logging.INFO):
         for _ in range(3):
             counters.step()

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+from vortex.dsl.calls import number
 from vortex.dsl.registry import OPERATORS
 from vortex.dsl.tensor import Tensor
-from vortex.dsl.trace import ARRAY_REMEDY, Recorder, StopMethod, current, number
+from vortex.dsl.trace import ARRAY_REMEDY, Recorder, StopMethod, current
 
 BUILTINS = {
     "max": "Use Max(x, dim=…) over an axis, or Maximum(a, b) element by element.",

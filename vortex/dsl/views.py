@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vortex.dsl.axes import BLOCK, TensorType, computed
+from vortex.dsl.calls import number
 from vortex.dsl.diagnostics import nearest
 from vortex.dsl.ir import Location, Node, Shape, Store
 from vortex.dsl.ops.select import is_block_set
 from vortex.dsl.source import Source
 from vortex.dsl.tensor import Tensor
-from vortex.dsl.trace import ARRAY_REMEDY, Recorder, number, own
+from vortex.dsl.trace import ARRAY_REMEDY, Recorder, own
 from vortex.dsl.view import View
 
 

@@ -35,7 +35,8 @@ def address(model, tmp_path_factory):
         port = free.getsockname()[1]
     log = tmp_path_factory.mktemp("serve") / "log"
     with log.open("w") as file:
-        command = arguments(model, "--host", "127.0.0.1", "--port", str(port), "--enable-metrics")
+        command = arguments(model, "--host", "127.0.0.1", "--port", str(port), "--enable-metrics",
+                            "--decode-log-interval", "4")  # fmt: skip
         process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
     url = f"http://127.0.0.1:{port}"
     try:
@@ -113,6 +114,34 @@ def test_server_information_shows_that_the_sparse_path_ran(address):
     assert (now["sparse"] - before["sparse"], now["dense"] - before["dense"]) == (2 * 29, 0)
     grown = [now["layers"][layer]["kv_bytes"] - before["layers"][layer]["kv_bytes"] for layer in (0, 1)]
     assert grown[0] == grown[1] > 0 and now["kv_bytes"] - before["kv_bytes"] == sum(grown)
+
+
+def metrics(url) -> dict[str, float]:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
+        lines = [line for line in answer.read().decode().splitlines() if line.startswith("sglang:vortex_")]
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+
+def test_the_metrics_show_it_as_well(address):
+    completion(address)
+    before = metrics(address)
+    completion(address)
+    grown = {name: value - before[name] for name, value in metrics(address).items()}
+
+    def total(name, *labels):
+        return sum(
+            value
+            for key, value in grown.items()
+            if key.startswith(name) and all(each in key for each in labels)
+        )
+
+    sparse = [
+        total("sglang:vortex_decode_rows_total", 'path="sparse"', f'layer="{layer}"') for layer in (0, 1)
+    ]
+    # What came since the last multiple of 4 steps is told later.
+    assert sparse[0] == sparse[1] and 29 - 4 <= sparse[0] <= 29 + 4
+    assert total("sglang:vortex_decode_rows_total", 'path="dense"') == 0
+    assert total("sglang:vortex_kv_read_bytes_total") > 0
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,13 @@ from vortex.vtensor.batch import Batch, Heads
 
 logger = logging.getLogger(__name__)
 
+PREFILL_FACTS = (
+    "needs_cpu_seq_lens", "extend_dummy_seqs_capped_by_req_pool", "prefill_cuda_graph_max_batch_size",
+    "prefill_cuda_graph_default_max_seq_len", "supports_prefill_cuda_graph_max_context_size",
+    "prefer_eager_mixed_prefill_under_dp_attention", "skips_prefill_metadata_on_idle_dp_rank",
+)  # fmt: skip
+"""What SGLang asks a backend about its prefill; 0.5.16 knows the first alone."""
+
 
 class VortexBackend(AttentionBackend):
     """Decode through a flow, everything else through SGLang's own backend.
@@ -42,46 +49,61 @@ class VortexBackend(AttentionBackend):
         self.device = torch.device(runner.device)
         on_gpu = self.device.type == "cuda"
         self.prefill = self._prefill(runner, on_gpu)
+        self.needs_cpu_seq_lens = False  # of decode steps: lengths are read on the device
+        for name in PREFILL_FACTS:
+            if hasattr(self.prefill, name):
+                setattr(self, name, getattr(self.prefill, name))
         self.req_to_token_pool = runner.req_to_token_pool
         self.token_to_kv_pool = runner.token_to_kv_pool
-        self.needs_cpu_seq_lens = self.prefill is not None and self.prefill.needs_cpu_seq_lens
 
         rank = rank_of(runner.model_config)
         self.heads: Heads = rank.heads
-        self.page_size = runner.page_size
         config = settings(runner.model_config.hf_config)
         self.flow = shared_runner(config, rank, runner.kv_cache_dtype, on_gpu)
-        self.block_size = self.flow.block_size
+        self.page_size, self.block_size = runner.page_size, self.flow.block_size
         if self.page_size % self.block_size:
-            raise StartError(
-                "page-size", page_size=self.page_size, block_size=self.block_size, example=self.block_size
-            )
+            sizes = {"page_size": self.page_size, "block_size": self.block_size, "example": self.block_size}
+            raise StartError("page-size", **sizes)
         layers = attention_layers(runner.model)
         self.scale = logit_scale(layers)
         self.pools = key_value_pools(self.token_to_kv_pool, layers, self.page_size)
         self.q_dtype = runner.dtype
         self.max_tokens = min(runner.model_config.context_len, runner.max_total_num_tokens)
-        table = self.req_to_token_pool.req_to_token
-        self.max_requests, longest = table.shape[0], table.shape[1]
-        self.storage = self.flow.allocate(
-            layers=len(layers), pool_blocks=self.pools[0].tensors["k"].shape[0] // self.block_size,
-            slots=self.max_requests, max_blocks=-(-longest // self.block_size), heads=self.heads,
-            device=self.device,
-        )  # fmt: skip
+        self._allocate()
         self.pages = Pages(self.storage.valid, self.block_size)
         self.pages.follow(runner.token_to_kv_pool_allocator)
         self.slots = Slots(self.flow, self.storage, self.device)
         if self.slots.needed:
             self.slots.follow(self.req_to_token_pool)
-        token_bytes = 2 * self.heads.dim * self.pools[0].dtype.itemsize
-        metrics = compat.resolved(runner.server_args).enable_metrics
-        self.counters = Counters(len(layers), token_bytes, self.device, rank.rank, metrics)
-        hooks.live.append(self)
-        self._tables(self.max_requests, -(-longest // self.page_size))
+        arguments = compat.resolved(runner.server_args)
+        self.counters = Counters(
+            len(layers), 2 * self.heads.dim * self.pools[0].dtype.itemsize, self.device,
+            every=max(arguments.decode_log_interval, 1), rank=rank.rank, metrics=arguments.enable_metrics,
+        )  # fmt: skip
         self.steps: dict[int, DecodeStep] = {}
         self.dense_below: int | None = None
         self.current: DecodeStep | None = None
+        hooks.live.append(self)
         logger.info("vortex: %s", self.summary(config))
+
+    def _prefill(self, runner: Any, on_gpu: bool) -> Any:
+        """SGLang's backend for prompts; None where it was chosen apart and is called by SGLang itself."""
+        if compat.backends(runner.server_args)[0] != NAME:
+            return None
+        return ATTENTION_BACKENDS["flashinfer" if on_gpu else "torch_native"](runner)
+
+    def _allocate(self) -> None:
+        """Entries by block, state by row of SGLang's table, and the static tables that captured graphs read."""
+        self.max_requests, longest = self.req_to_token_pool.req_to_token.shape
+        self.storage = self.flow.allocate(
+            layers=len(self.pools), pool_blocks=self.pools[0].tensors["k"].shape[0] // self.block_size,
+            slots=self.max_requests, max_blocks=-(-longest // self.block_size), heads=self.heads,
+            device=self.device,
+        )  # fmt: skip
+        options: dict[str, Any] = {"dtype": torch.int32, "device": self.device}
+        self.lengths = torch.zeros(self.max_requests, **options)
+        self.rows = torch.zeros(self.max_requests, **options)
+        self.page_table = torch.zeros(self.max_requests, -(-longest // self.page_size), **options)
 
     def summary(self, config: Any) -> str:
         """One line: what decodes here."""
@@ -92,26 +114,13 @@ class VortexBackend(AttentionBackend):
             f"{self.heads.kv} KV heads x {len(self.pools)} layers, entries and state {mib:.1f} MiB"
         )
 
-    def _prefill(self, runner: Any, on_gpu: bool) -> Any:
-        """SGLang's backend for prompts; None where it was chosen apart and is called by SGLang itself."""
-        if compat.backends(runner.server_args)[0] != NAME:
-            return None
-        return ATTENTION_BACKENDS["flashinfer" if on_gpu else "torch_native"](runner)
-
-    def _tables(self, requests: int, pages: int) -> None:
-        """Static memory that captured graphs read; a batch has the first rows of it."""
-        options: dict[str, Any] = {"dtype": torch.int32, "device": self.device}
-        self.lengths = torch.zeros(requests, **options)
-        self.row_slots = torch.zeros(requests, **options)
-        self.page_table = torch.zeros(requests, pages, **options)
-
     # Decode
 
     def step(self, requests: int) -> DecodeStep:
         """The decode step for this many requests, padded ones included."""
         if requests not in self.steps:
             batch = Batch(
-                self.lengths[:requests], self.page_table[:requests], self.row_slots[:requests], self.page_size,
+                self.lengths[:requests], self.page_table[:requests], self.rows[:requests], self.page_size,
                 self.block_size, self.heads,
             )  # fmt: skip
             made = DecodeStep(self.flow, self.storage, self.pools, batch, self.q_dtype, self._options())

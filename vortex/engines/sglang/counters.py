@@ -13,9 +13,6 @@ from vortex.attention.counters import LayerReads
 
 logger = logging.getLogger(__name__)
 
-EVERY = 200
-"""Decode steps between two lines of the log."""
-
 
 @dataclass(frozen=True)
 class Reads:
@@ -42,13 +39,16 @@ class Counters:
 
     totals       int64 [layers, 3], added to inside the graphs: sparse rows, dense rows, tokens of K and V
     token_bytes  K and V of one token of one KV head
-    rank         shown in the log and as a label of the metrics; metrics: export them
+    every        decode steps between two reports
+    rank         a label of the metrics; metrics: export them
     """
 
-    def __init__(self, layers: int, token_bytes: int, device: torch.device, rank: int, metrics: bool) -> None:
+    def __init__(
+        self, layers: int, token_bytes: int, device: torch.device, *, every: int, rank: int, metrics: bool
+    ) -> None:
         self.totals = torch.zeros(layers, 3, dtype=torch.int64, device=device)
         self.token_bytes = token_bytes
-        self.rank = rank
+        self.every = every
         self.steps = 0
         self.logged = Reads(0, self._layers(self.totals.cpu()))
         self.host: Tensor | None = None
@@ -73,7 +73,7 @@ class Counters:
             assert self.host is not None
             self.arrived = None
             self.report(Reads(self.at, self._layers(self.host)))
-        if self.steps and self.steps % EVERY == 0 and self.arrived is None:
+        if self.steps and self.steps % self.every == 0 and self.arrived is None:
             if self.host is None:
                 self.report(self.read())
             else:
