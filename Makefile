@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+SGLANG := .venv-sglang
+SGLANG_TESTS := tests/engines/sglang
 
-.PHONY: run test test-full lint format clean
+.PHONY: run test test-full test-sglang test-sglang-full lint format clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -31,5 +33,20 @@ test: lint
 test-full: lint
 	$(BIN)/python -m pytest -n 2 -m "not gpu"
 
+# SGLang needs versions of its own, so its tests have an environment of their own.
+$(SGLANG)/.installed: pyproject.toml $(SGLANG_TESTS)/requirements.txt
+	$(PYTHON) -m venv $(SGLANG)
+	$(SGLANG)/bin/python -m pip install --quiet --upgrade pip
+	$(SGLANG)/bin/python -m pip install --quiet torch==2.13.0
+	$(SGLANG)/bin/python -m pip install --quiet --no-deps --requirement $(SGLANG_TESTS)/requirements.txt
+	$(SGLANG)/bin/python -m pip install --quiet --no-deps --editable .
+	touch $@
+
+test-sglang: $(SGLANG)/.installed
+	$(SGLANG)/bin/python -m pytest $(SGLANG_TESTS)
+
+test-sglang-full: $(SGLANG)/.installed
+	$(SGLANG)/bin/python -m pytest $(SGLANG_TESTS) -m "not gpu"
+
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) $(SGLANG) build *.egg-info

@@ -4,7 +4,7 @@ Every choice is timed as a step (select, attend, merge) at 16 requests of 32,768
 bench`, one factor changed at a time from the defaults; then the best ones together.
 
     python benchmarks/step.py --out DIR [--commit HASH] [--seconds 120]
-    python benchmarks/step.py --out DIR --sweep --seconds 320
+    python benchmarks/step.py --out DIR --sweep --seconds 320 [--points 16x65536 64x16384 ...]
 
 With --sweep instead what `vortex bench` measures by default, for machines without the packages of a command line.
 """
@@ -36,6 +36,7 @@ from vortex.dsl.load import trace_file
 from vortex.vtensor.batch import Heads
 
 REQUESTS, LENGTH, BLOCK, BUDGET, MEMORY = 16, 32768, 16, 126, 48 * 2**30
+BATCHES, CONTEXTS = (1, 4, 16, 64), [4096 << power for power in range(6)]
 ROOT = Path(__file__).parent.parent
 Choice = dict[str, Any]
 
@@ -130,13 +131,20 @@ class Study:
             print("best", self.program.name, row, flush=True)
 
 
-def sweep(out: Path, commit: str, seconds: float) -> None:
-    """bench.json and bench.csv: BlockTopK and Quest over batches and contexts."""
+def sweep(out: Path, commit: str, seconds: float, sizes: list[tuple[int, int]]) -> None:
+    """bench.json and bench.csv: BlockTopK and Quest at these (batch, context)."""
     programs = [
         trace_file(ROOT / "algorithms" / f"{name}.py", {"budget": BUDGET}, Shape(32, 8, 128, 32)).program
         for name in ("block_topk", "quest")
     ]
-    todo = points([each for each in programs if each], (1, 4, 16, 64), [4096 << power for power in range(6)])
+    found_programs = [each for each in programs if each]
+    todo = [
+        each
+        for each in points(
+            found_programs, sorted({batch for batch, _ in sizes}), sorted({length for _, length in sizes})
+        )
+        if (each.batch, each.context) in sizes
+    ]
     found = Sweep(out, {"measured": True, **provenance(commit)})
 
     def show(row: dict[str, Any]) -> None:
@@ -171,9 +179,15 @@ def main() -> None:
     parser.add_argument("--commit", default="")
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--points", nargs="*", metavar="BATCHxCONTEXT", help="of the sweep, instead of all")
     options = parser.parse_args()
     if options.sweep:
-        sweep(options.out, options.commit, options.seconds)
+        sizes = [(batch, context) for batch in BATCHES for context in CONTEXTS]
+        if options.points:
+            sizes = [
+                (int(batch), int(length)) for batch, length in (each.split("x") for each in options.points)
+            ]
+        sweep(options.out, options.commit, options.seconds, sizes)
         return
     start = time.monotonic()
     options.out.mkdir(parents=True, exist_ok=True)

@@ -2,14 +2,17 @@
 
 VORTEX_CACHE_DIR    folder for everything Vortex keeps, an absolute path (default: the user's cache folder)
 VORTEX_CACHE_LIMIT  most that generated kernels may take, in bytes or with KiB, MiB or GiB (default: 512 MiB)
+VORTEX_ALGORITHM    the algorithm that a serving engine decodes with: a path, or `file.py:Name`
+VORTEX_SET          its hyper-parameters, `key=value` separated by spaces; quotes keep a value with spaces together
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -28,18 +31,37 @@ class Settings:
 
     cache_dir    root of the cache
     cache_limit  bytes of generated kernels that are kept
+    algorithm    `file.py` or `file.py:Name` for serving, as it was given
+    values       hyper-parameters for serving
     """
 
     cache_dir: Path
     cache_limit: int = 512 * 2**20
+    algorithm: str | None = None
+    values: Mapping[str, str] = field(default_factory=dict)
 
 
 def settings(environment: Mapping[str, str] | None = None) -> Settings:
     """The settings of this process. Raises SettingError."""
     environment = os.environ if environment is None else environment
-    found = Settings(_cache_dir(environment.get("VORTEX_CACHE_DIR")))
+    found = Settings(
+        _cache_dir(environment.get("VORTEX_CACHE_DIR")),
+        algorithm=environment.get("VORTEX_ALGORITHM"),
+        values=_values(environment.get("VORTEX_SET", "")),
+    )
     limit = environment.get("VORTEX_CACHE_LIMIT")
-    return found if limit is None else Settings(found.cache_dir, _size("VORTEX_CACHE_LIMIT", limit))
+    return found if limit is None else replace(found, cache_limit=_size("VORTEX_CACHE_LIMIT", limit))
+
+
+def _values(text: str) -> dict[str, str]:
+    from vortex.dsl.assign import AssignmentError, assignments
+
+    try:
+        return assignments(shlex.split(text))
+    except AssignmentError as error:
+        raise SettingError("VORTEX_SET", text, str(error)) from None
+    except ValueError:
+        raise SettingError("VORTEX_SET", text, "a quotation mark is not closed") from None
 
 
 def _cache_dir(value: str | None) -> Path:

@@ -70,7 +70,7 @@ def compile_one(built: Built, source: KernelSource, function: str) -> dict:
         "CAPACITY": 2048, "STATE_BLOCKS": 2048, "CHUNKS": 64, "TILE": tile, "LISTED": True, "PDL": True, "SINKS": 1,
         "RECENT": 1, "DENSE_BELOW": 0, "REQUESTS": 16, "WIDTH": 65,
         "FRAME": 128, "STOCHASTIC": False, "RECALL": 16384, "PROBES": 2,
-        "LAYERS": built.program.shape.layers, "FILL": 128,
+        "LAYERS": built.program.shape.layers, "FILL": 128, "PARTS": 4,
     }  # fmt: skip
     types = {name: type_of(built, source, name) or "constexpr" for name in kernel.arg_names}
     constants = {

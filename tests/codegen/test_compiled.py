@@ -114,6 +114,9 @@ MEETINGS = {
     "nothing but no block": "return topK(s - 1e30 * Sqrt(s * s) / 0.0)",
     "k by length": 'return topK(s, k="max(2, 30% * blocks)")',
     "k below the budget": "return topK(s, k=2)",
+    "infinite values beside padded heads": (
+        'b = Abs(e) / Relu(s - 0.5); return topK(Sum(GeMM(b, Where(q > 0.0, q, -q).T), dim="head"))'
+    ),
     "a number to a power": "return topK(2.0 ** Tanh(s) + Abs(s) ** 0.5 + Tanh(s) ** 3)",
 }  # fmt: skip
 
@@ -228,10 +231,12 @@ def test_other_requests_in_the_memory_of_earlier_ones(name, tmp_path):
     check(made)
 
 
-def test_summaries_at_the_start_of_a_step_repair_what_is_not_valid(tmp_path):
+@pytest.mark.parametrize("parts", [1, 3])
+def test_summaries_at_the_start_of_a_step_repair_what_is_not_valid(tmp_path, monkeypatch, parts):
     """Pages that came around the backend, or were given to another request, are summarised again; others are kept."""
     import torch
 
+    monkeypatch.setattr("vortex.codegen.summaries.parts_of", lambda programs, on_gpu: parts)
     program = flow(tmp_path, meeting("k by length"), 2, 2, block_size=8, budget=4)
     made = Comparison(program, [100, 0, 65, 9], Setup("fp32", 2, in_step=True), 9).run()
     kept = made.memory.entries[0]["e"].clone()

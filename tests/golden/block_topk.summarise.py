@@ -82,9 +82,10 @@ def summarise_step(
     lengths, page_table, page_stride, valid, repair, layer_table,
     stride_0,
     stride_1,
-    HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCKS_PER_PAGE: tl.constexpr,
+    HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCKS_PER_PAGE: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    head = tl.program_id(0)
+    """Grid [HEADS * PARTS, requests, layers]; PARTS programs share the blocks of a row."""
+    head = tl.program_id(0) % HEADS
     request = tl.program_id(1)
     addresses = layer_table + tl.program_id(2) * 2
     entry_0 = tl.load(addresses + 0).to(tl.pointer_type(tl.bfloat16))
@@ -92,7 +93,7 @@ def summarise_step(
     length = tl.load(lengths + request)
     finished = tl.where(length > 0, (length - 1) // BLOCK_SIZE, 0)
     pages = page_table + request.to(tl.int64) * page_stride
-    for block in range(tl.load(repair + request), finished):
+    for block in range(tl.load(repair + request) + tl.program_id(0) // HEADS, finished, PARTS):
         page = tl.load(pages + block // BLOCKS_PER_PAGE).to(tl.int64)
         pool_block = page * BLOCKS_PER_PAGE + block % BLOCKS_PER_PAGE
         if tl.load(valid + pool_block) == 0:

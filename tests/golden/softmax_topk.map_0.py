@@ -34,6 +34,53 @@ def wait_for_kernel(PDL: tl.constexpr):
 
 
 @triton.jit
+def chunk_of_map_0(
+    packed, lengths, page_table, page_stride, slots,
+    entry_0,
+    input_0,
+    stride_0,
+    stride_1,
+    buffer_0,
+    HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCKS_PER_PAGE: tl.constexpr,
+    CAPACITY: tl.constexpr, STATE_BLOCKS: tl.constexpr, CHUNKS: tl.constexpr,
+    TILE: tl.constexpr, WAIT: tl.constexpr,
+):  # fmt: skip
+    head = tl.program_id(0)
+    request = packed // CHUNKS
+    start = (packed % CHUNKS) * TILE
+    row = request * HEADS + head
+    length = tl.load(lengths + request)
+    finished = tl.where(length > 0, (length - 1) // BLOCK_SIZE, -1)
+    pages = page_table + request.to(tl.int64) * page_stride
+    block = start + tl.arange(0, TILE)
+    member = block
+    valid = block < finished
+    pool1 = pool_block_of(pages, block, valid, BLOCKS_PER_PAGE)
+    wait_for_kernel(WAIT)
+    v3 = tl.load(
+        input_0
+        + request.to(tl.int64) * stride_0
+        + head * 4 * stride_1
+        + (tl.arange(0, 16))[:, None] * stride_1
+        + (tl.arange(0, 128))[None, :],
+        mask=((tl.arange(0, 16))[:, None] < 4),
+        other=0.0,
+    ).to(tl.float32)
+    v2 = tl.load(  # softmax_topk.py:18
+        entry_0 + head * 128 + (pool1 * (HEADS * 128))[:, None] + (tl.arange(0, 128))[None, :],
+        mask=(valid)[:, None],
+        other=0.0,
+    ).to(tl.float32)
+    v4 = tl.dot((v2).to(tl.bfloat16), (tl.permute(v3, (1, 0))).to(tl.bfloat16), out_dtype=tl.float32)  # softmax_topk.py:18
+    v5 = (v4 * 0.08838834764831845)  # softmax_topk.py:18
+    tl.store(
+        buffer_0 + row.to(tl.int64) * 4 * CAPACITY + (block)[:, None] * 4 + (tl.arange(0, 16))[None, :],
+        v5,
+        mask=(valid)[:, None] & ((tl.arange(0, 16))[None, :] < 4),
+    )
+
+
+@triton.jit
 def map_0(
     lengths, page_table, page_stride, slots, work, work_count,
     entry_0,
@@ -45,48 +92,32 @@ def map_0(
     CAPACITY: tl.constexpr, STATE_BLOCKS: tl.constexpr, CHUNKS: tl.constexpr,
     TILE: tl.constexpr, LISTED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    head = tl.program_id(0)
-    # Listed chunks are loaded beside their number, not after it: every dependent load costs the same again.
-    packed = tl.program_id(1)
-    count = tl.num_programs(1)
     if LISTED:
+        # Listed chunks are loaded beside their number, not after it: every dependent load costs the same again.
         count = tl.load(work_count)
         packed = tl.load(work + tl.program_id(1))
-    for item in range(tl.program_id(1), count, tl.num_programs(1)):
-        request = packed // CHUNKS
-        start = (packed % CHUNKS) * TILE
-        if LISTED:
-            packed = tl.load(work + item + tl.num_programs(1), mask=item + tl.num_programs(1) < count, other=0)
-        row = request * HEADS + head
-        length = tl.load(lengths + request)
-        finished = tl.where(length > 0, (length - 1) // BLOCK_SIZE, -1)
-        pages = page_table + request.to(tl.int64) * page_stride
-        block = start + tl.arange(0, TILE)
-        member = block
-        valid = block < finished
-        pool1 = pool_block_of(pages, block, valid, BLOCKS_PER_PAGE)
+        # Not in the loop: the compiler loads for the first turn of a loop before it enters it.
         wait_for_kernel(PDL)
-        v3 = tl.load(
-            input_0
-            + request.to(tl.int64) * stride_0
-            + head * 4 * stride_1
-            + (tl.arange(0, 16))[:, None] * stride_1
-            + (tl.arange(0, 128))[None, :],
-            mask=((tl.arange(0, 16))[:, None] < 4),
-            other=0.0,
-        ).to(tl.float32)
-        v2 = tl.load(  # softmax_topk.py:18
-            entry_0 + head * 128 + (pool1 * (HEADS * 128))[:, None] + (tl.arange(0, 128))[None, :],
-            mask=(valid)[:, None],
-            other=0.0,
-        ).to(tl.float32)
-        v4 = tl.dot((v2).to(tl.bfloat16), (tl.permute(v3, (1, 0))).to(tl.bfloat16), out_dtype=tl.float32)  # softmax_topk.py:18
-        v5 = (v4 * 0.08838834764831845)  # softmax_topk.py:18
-        tl.store(
-            buffer_0 + row.to(tl.int64) * 4 * CAPACITY + (block)[:, None] * 4 + (tl.arange(0, 16))[None, :],
-            v5,
-            mask=(valid)[:, None] & ((tl.arange(0, 16))[None, :] < 4),
-        )
-    # A thread block that found no work waits too: a kernel that ended before the one before it would let the next
-    # one start too early.
-    wait_for_kernel(PDL)
+        for item in range(tl.program_id(1), count, tl.num_programs(1)):
+            following = item + tl.num_programs(1)
+            upcoming = tl.load(work + following, mask=following < count, other=0)
+            chunk_of_map_0(
+                packed, lengths, page_table, page_stride, slots,
+                entry_0,
+                input_0,
+                stride_0,
+                stride_1,
+                buffer_0,
+                HEADS, BLOCK_SIZE, BLOCKS_PER_PAGE, CAPACITY, STATE_BLOCKS, CHUNKS, TILE, False,
+            )  # fmt: skip
+            packed = upcoming
+    else:
+        chunk_of_map_0(
+            tl.program_id(1), lengths, page_table, page_stride, slots,
+            entry_0,
+            input_0,
+            stride_0,
+            stride_1,
+            buffer_0,
+            HEADS, BLOCK_SIZE, BLOCKS_PER_PAGE, CAPACITY, STATE_BLOCKS, CHUNKS, TILE, PDL,
+        )  # fmt: skip

@@ -30,15 +30,17 @@ class Tally:
     counts  int32 [layers, requests, KV heads]: attended blocks, written by the selection of each layer
     dense   int8 [layers or more, requests]: rows attended in full; it counts where `skipping` [layers] is 1
     whole   per layer, whether every row is attended in full; leaders: per layer, whose counts it attends
+    totals  int64 [layers, 3] to add to, where several steps share them
     """
 
     def __init__(self, requests: int, heads: Heads, block_size: int, whole: list[bool], leaders: list[int],
-                 dense: Tensor, skipping: Tensor, kv_dtype: torch.dtype, *, kernel: bool) -> None:  # fmt: skip
+                 dense: Tensor, skipping: Tensor, kv_dtype: torch.dtype, *, kernel: bool,
+                 totals: Tensor | None = None) -> None:  # fmt: skip
         device, layers = dense.device, len(whole)
         self.heads, self.block_size, self.kernel = heads, block_size, kernel
         self.token_bytes = 2 * heads.dim * kv_dtype.itemsize
         self.counts = torch.zeros(layers, requests, heads.kv, dtype=torch.int32, device=device)
-        self.totals = torch.zeros(layers, 3, dtype=torch.int64, device=device)
+        self.totals = torch.zeros(layers, 3, dtype=torch.int64, device=device) if totals is None else totals
         self.dense, self.skipping = dense, skipping
         self.whole = torch.tensor(whole, dtype=torch.int8, device=device)
         self.leaders = torch.tensor(leaders, dtype=torch.int32, device=device)

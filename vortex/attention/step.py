@@ -34,6 +34,7 @@ class StepOptions:
     dense         no layer selects: the twin of a sparse step for batches whose every row is below `dense_below`
     max_tokens    of the longest request that may come; None: what the storage holds
     scale         of the logits; None: 1/sqrt(dim)
+    totals        what counters add to, int64 [layers, 3]: shared by the steps of several numbers of requests
     say           told what was measured and chosen
     """
 
@@ -43,6 +44,7 @@ class StepOptions:
     dense: bool = False
     max_tokens: int | None = None
     scale: float | None = None
+    totals: Tensor | None = None
     features: Features = field(default_factory=Features)
     say: Callable[[str], None] = print
 
@@ -74,12 +76,7 @@ class DecodeStep:
         held = storage.max_blocks * batch.block_size
         self.max_tokens = min(options.max_tokens or held, held)
         self.scale = batch.heads.dim**-0.5 if options.scale is None else options.scale
-        pool_blocks = pools[0].tensors["k"].shape[0] // batch.block_size
-        self.valid: Tensor = (
-            storage.valid
-            if isinstance(storage, DeviceStorage)
-            else torch.zeros(pool_blocks, dtype=torch.int8, device=device)
-        )
+        self.valid: Tensor = storage.valid
         size = (batch.requests, batch.heads.query)
         self.out = torch.zeros(*size, batch.heads.dim, dtype=q_dtype, device=device)
         self.lse = torch.zeros(size, dtype=torch.float32, device=device)
@@ -203,7 +200,7 @@ class DecodeStep:
             skipping = torch.ones(layers, dtype=torch.int8, device=device)
         leaders = [reuse.leader(policy, layer) if compiled else layer for layer in range(layers)]
         return Tally(requests, self.batch.heads, self.batch.block_size, self.whole, leaders, dense, skipping,
-                     self.pools[0].tensors["k"].dtype, kernel=compiled)  # fmt: skip
+                     self.pools[0].tensors["k"].dtype, kernel=compiled, totals=self.options.totals)  # fmt: skip
 
     # A step
 

@@ -16,7 +16,7 @@ from vortex.attention.provider import Features, StepShape
 from vortex.attention.reference import attend
 from vortex.attention.rig import Rig
 from vortex.attention.step import DecodeStep, StepOptions, fixed_counts
-from vortex.attention.triton_split import PlannedTriton
+from vortex.attention.triton_split import PlannedTriton, TritonProvider, schedules
 from vortex.bench.layer import LayerBytes, layer_bytes
 from vortex.codegen.compiled import CompiledFlow, Options
 from vortex.codegen.storage import torch_dtype
@@ -55,7 +55,7 @@ class Bench:
     def measure(self, program: Program, batch: int, context: int) -> dict[str, Any]:
         """All figures of a point; times in us of one layer. Raises WrongResult, and what a kernel raises."""
         flow = self._flow(program)
-        shape = self._shape(program, batch, context)
+        shape = self.shape(program, batch, context)
         read = layer_bytes(program, batch, context, self.kv, self.entries)
         row: dict[str, Any] = {
             "flow": program.name, "batch": batch, "context": context, "budget": program.policy.budget,
@@ -78,7 +78,7 @@ class Bench:
     def _flow(self, program: Program) -> CompiledFlow:
         return CompiledFlow(program, Options(self.kv, self.entries))
 
-    def _shape(self, program: Program, batch: int, context: int) -> StepShape:
+    def shape(self, program: Program, batch: int, context: int) -> StepShape:
         size, block = program.shape, program.policy.block_size
         types = torch_dtype(self.kv)
         q_dtype = torch.bfloat16 if types.itemsize == 1 else types
@@ -89,6 +89,24 @@ class Bench:
 
     def _bound(self, count: int) -> float:
         return count / self.bandwidth * 1e6
+
+    def compile(self, program: Program, batch: int, context: int, pages: int) -> None:
+        """Runs each of a point's own kernels once, over requests of few pages."""
+        flow, shape = self._flow(program), self.shape(program, batch, context)
+        rig = Rig(flow, shape, pages * shape.page_size)
+        for label in dense_kernels(rig.shape, Features()):
+            if label.startswith("triton"):
+                rig.dense(label).run(rig.q, rig.pools[0], rig.batch, rig.out)
+        step = rig.step(StepOptions(TritonProvider(), dense_below=0, max_tokens=context, say=lambda _: None))
+        # What a step launches first does not overlap: its second run compiles the others.
+        for _ in range(2):
+            step.run_layer(0, rig.q, rig.out)
+        step.count()
+        processors = torch.cuda.get_device_properties(self.device).multi_processor_count
+        for asked in step.plans:
+            for schedule in schedules(asked, processors):
+                step.plans[asked] = TritonProvider(schedule).plan(asked, Features())
+                step.run_layer(0, rig.q, rig.out)
 
     # The parts of a point
 
@@ -194,7 +212,7 @@ class Bench:
         key = (program, rig.shape.requests)
         if key not in self.crossings:
             block = program.policy.block_size
-            shape = self._shape(program, rig.shape.requests, self.longest)
+            shape = self.shape(program, rig.shape.requests, self.longest)
             found = crossover(rig.flow, shape, self.longest // block * block)
             self.say(
                 f"{program.name}, batch {rig.shape.requests}: dense_below = {found.dense_below}, {found.reason}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import multiprocessing
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -94,16 +93,18 @@ def run(
 
     from vortex.attention.measure import copy_bandwidth
     from vortex.bench.point import Bench
+    from vortex.bench.warm import compile_kernels
 
     start = time.monotonic()
     device = torch.device("cuda", torch.cuda.current_device())
-    compiling = _compile_flashinfer(todo[0], kv)
+    # Nothing is timed beside them.
+    for process in compile_kernels(todo, kv, entries):
+        process.join()
     bandwidth = copy_bandwidth(device)
     torch.cuda.empty_cache()
     sweep.head |= {"copy_bytes_per_s": bandwidth, "shape": asdict(todo[0].program.shape)}
     longest = max(point.context for point in todo)
     bench = Bench(device, bandwidth, longest, kv, entries, say=progress)
-    compiling.join()
     for point in todo:
         name = {"flow": point.program.name, "batch": point.batch, "context": point.context}
         if time.monotonic() - start > seconds:
@@ -120,37 +121,6 @@ def run(
         torch.cuda.empty_cache()
         sweep.write()
     sweep.write()
-
-
-def _compile_flashinfer(point: Point, kv: str) -> Any:
-    """FlashInfer compiles its kernels for a minute where they come first: a process of its own does, beside ours."""
-    context = multiprocessing.get_context("spawn")
-    shape = point.program.shape
-    arguments = (shape.query_heads, shape.kv_heads, shape.head_dim, point.program.policy.block_size, kv)
-    process = context.Process(target=_compile, args=arguments, daemon=True)
-    process.start()
-    return process
-
-
-def _compile(query: int, kv_heads: int, dim: int, block: int, kv: str) -> None:
-    import torch
-
-    from vortex.attention.dense import dense_kernels
-    from vortex.attention.provider import Features, StepShape
-    from vortex.attention.rig import Rig
-    from vortex.codegen.storage import torch_dtype
-    from vortex.vtensor.batch import Heads
-
-    types = torch_dtype(kv)
-    shape = StepShape(
-        1, Heads(query, kv_heads, dim), block, max(block, 16), 1, 64, torch.bfloat16 if types.itemsize == 1 else types,
-        types, torch.device("cuda"),
-    )  # fmt: skip
-    rig = Rig(None, shape, 64 * block)
-    for label in dense_kernels(shape, Features()):
-        if label.startswith("flashinfer"):
-            rig.dense(label).run(rig.q, rig.pools[0], rig.batch, rig.out)
-    torch.cuda.synchronize()
 
 
 def provenance(commit: str) -> dict[str, Any]:

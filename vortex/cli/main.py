@@ -17,6 +17,7 @@ from vortex.cli.console import CLOSED, INTERRUPTED
 
 COMMANDS = {
     "run": "vortex.cli.run:run_command",
+    "serve": "vortex.cli.serve:serve_command",
     "check": "vortex.cli.check:check_command",
     "compile": "vortex.cli.compile:compile_command",
     "tune": "vortex.cli.tune:tune_command",
@@ -29,6 +30,9 @@ COMMANDS = {
     "doctor": "vortex.cli.doctor:doctor_command",
 }
 """Name -> where its function is. A module is imported when its command is asked for: starting stays fast."""
+
+PASSING_ON = {"serve": {"allow_extra_args": True, "ignore_unknown_options": True}}
+"""Commands that hand arguments they do not know to another program."""
 
 SETTING = re.compile(r"[^\W\d]\w*=")
 
@@ -63,7 +67,9 @@ class Commands(TyperGroup):
             return None
         module, function = COMMANDS[cmd_name].split(":")
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(cmd_name, cls=Command)(getattr(import_module(module), function))
+        single.command(cmd_name, cls=Command, context_settings=PASSING_ON.get(cmd_name))(
+            getattr(import_module(module), function)
+        )
         return typer.main.get_command(single)
 
     def invoke(self, ctx: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from vortex.cli.console import ERRORS, USAGE
+from vortex.dsl.assign import AssignmentError, assignments
 from vortex.dsl.catalogue import CATALOGUE
 from vortex.dsl.check import Report
 from vortex.dsl.diagnostics import Diagnostic
@@ -28,15 +29,10 @@ CODES = {CATALOGUE[slug].code: key for slug, key in
 
 def overrides(values: Iterable[str]) -> dict[str, str]:
     """`key=value` texts as a dictionary. Raises typer.BadParameter."""
-    found: dict[str, str] = {}
-    for each in values:
-        key, equals, value = each.partition("=")
-        if not equals or not key.strip().isidentifier():
-            raise typer.BadParameter(f"--set takes key=value, e.g. --set budget=64; got {each!r}")
-        if key.strip() in found:
-            raise typer.BadParameter(f"--set gives {key.strip()} twice")
-        found[key.strip()] = value.strip()
-    return found
+    try:
+        return assignments(values)
+    except AssignmentError as error:
+        raise typer.BadParameter(f"--set {error}") from None
 
 
 def shape_of(model: str | None) -> Shape:

@@ -91,11 +91,17 @@ class CompiledFlow:
             )
 
     def reset_slot(self, storage: DeviceStorage, slot: int) -> None:
+        import torch
+
+        self.reset_slots(storage, torch.tensor([slot], device=storage.valid.device))
+
+    def reset_slots(self, storage: DeviceStorage, slots: Tensor) -> None:
+        """New requests start in these state slots, int64 [m]. Waits for nothing."""
         for layer in storage.states:
             for state in self.program.states:
-                layer[state.name][slot] = float(state.default)
+                layer[state.name].index_fill_(0, slots, float(state.default))
         if storage.kept is not None:
-            storage.kept.held[slot] = 0
+            storage.kept.held.index_fill_(0, slots, 0)
 
     def workspace(
         self, storage: DeviceStorage, requests: int, blocks_per_page: int, device: Any
@@ -103,6 +109,11 @@ class CompiledFlow:
         """Scratch memory for batches of this many rows: made before a graph is captured."""
         key = (requests, storage.max_blocks, storage.heads, blocks_per_page, str(device))
         if key not in self.workspaces:
+            larger = [
+                made
+                for other, made in self.workspaces.items()
+                if other[1:] == key[1:] and made.requests > requests
+            ]
             self.workspaces[key] = workspace(
                 self.built,
                 requests,
@@ -111,6 +122,7 @@ class CompiledFlow:
                 blocks_per_page,
                 device,
                 overlap=self.pdl,
+                within=max(larger, key=lambda made: made.requests, default=None),
             )
             self.workspaces[key].fused = self._fused(requests * storage.heads.kv, storage.max_blocks)
         return self.workspaces[key]

@@ -182,9 +182,12 @@ class Workspace:
 
 def workspace(
     built: Built, requests: int, max_blocks: int, heads: Heads, blocks_per_page: int, device: Any,
-    *, overlap: bool = False,
+    *, overlap: bool = False, within: Workspace | None = None,
 ) -> Workspace:  # fmt: skip
-    """Scratch memory; overlap: kernels start while the ones before them end."""
+    """Scratch memory; overlap: kernels start while the ones before them end.
+
+    within: memory of more requests whose buffers are used, because only one of the two runs at a time
+    """
     import torch
 
     layers = built.program.shape.layers
@@ -194,6 +197,9 @@ def workspace(
     options = {"dtype": torch.int32, "device": device}
     buffers = {}
     for buffer in built.plan.buffers:
+        if within is not None:
+            buffers[buffer.key] = within.buffers[buffer.key][:rows]
+            continue
         shape = (rows, *([] if buffer.layout == "row" else [capacity]), buffer.elements)
         dtype = torch.int32 if buffer.dtype == "int32" else torch.float32
         buffers[buffer.key] = torch.zeros(shape, dtype=dtype, device=device)

@@ -12,6 +12,9 @@ from vortex.vtensor.pool import KVPool
 if TYPE_CHECKING:
     from torch import Tensor
 
+STEP_PROGRAMS = 16384
+"""Programs of a step's summaries: nearly all find nothing to do, but a prompt's blocks all come at once."""
+
 LARGEST_GRID = 65535
 """Thread blocks along the second axis of a grid."""
 
@@ -46,6 +49,11 @@ def bind_layers(kernels: Kernels, storage: DeviceStorage, pools: list[KVPool]) -
     storage.layer_table = torch.tensor(rows, dtype=torch.int64, device=pools[0].tensors["k"].device)
 
 
+def parts_of(programs: int, on_gpu: bool) -> int:
+    """Programs among which the blocks of a (request, KV head, layer) are shared, for that many of these."""
+    return min(max(STEP_PROGRAMS // max(programs, 1), 1), 16) if on_gpu else 1
+
+
 def summarise_step(
     kernels: Kernels, storage: DeviceStorage, pool: KVPool, batch: Batch, space: Workspace
 ) -> None:
@@ -64,12 +72,14 @@ def summarise_step(
     strides = [
         kernels.value(each, storage, 0, None, pool) for each in source.arguments if each.kind == "stride"
     ]
-    grid = (storage.heads.kv, batch.requests, storage.layer_table.shape[0])
-    kernels.function(source, "summarise_step")[grid](
+    heads, layers = storage.heads.kv, storage.layer_table.shape[0]
+    parts = parts_of(heads * batch.requests * layers, batch.lengths.is_cuda)
+    kernels.function(source, "summarise_step")[heads * parts, batch.requests, layers](
         *common,
         storage.layer_table,
         *strides,
-        HEADS=storage.heads.kv,
+        HEADS=heads,
+        PARTS=parts,
         **sizes,
         num_warps=source.schedule.warps,
     )

@@ -149,6 +149,11 @@ class ReferenceRunner:
         if storage.kept is not None:
             storage.kept.reset(slot)
 
+    def reset_slots(self, storage: ReferenceStorage, slots: Tensor) -> None:
+        """`reset_slot` of each of int64 [m]."""
+        for slot in slots.tolist():
+            self.reset_slot(storage, slot)
+
     def summarise(self, storage: ReferenceStorage, layer: int, pool: KVPool, block_ids: Tensor) -> None:
         """Runs forward_cache on finished pool blocks; `block_ids`: int64 [m], without duplicates."""
         if not self.program.entries:

@@ -19,8 +19,9 @@ class Selection:
     ids     int32 [requests, kv_heads, width]: block numbers of the request, ascending, the current block
             last; -1 from `counts` on
     counts  int32 [requests, kv_heads]: attended blocks; 0 only for a padded slot
-    dense   bool [requests]: rows whose every block is attended (ids list them all as well, where the
-            producer says so in `lists_dense`)
+    dense   bool [requests]: rows whose every block is attended
+    lists_dense  whether ids and counts list every block of dense rows as well. Otherwise their rows, and those of
+            padded slots, say nothing (in a layer of `dense_layers` no table is written): lengths and `dense` decide
 
     The newest block holds `(length - 1) % block_size + 1` tokens, every other one `block_size`.
     """
@@ -66,17 +67,15 @@ def check_selection(selection: Selection, batch: Batch) -> None:
         whole = bool(dense[request])
         for head in range(batch.heads.kv):
             row, count = ids[request, head].tolist(), int(counts[request, head])
-            listed_here = selection.lists_dense or not whole
-            _check_row(f"request {request}, KV head {head}", row, count, blocks, whole, listed_here)
+            if selection.lists_dense or (tokens and not whole):
+                _check_row(f"request {request}, KV head {head}", row, count, blocks, whole)
 
 
-def _check_row(what: str, row: list[int], count: int, blocks: int, whole: bool, listed_here: bool) -> None:
+def _check_row(what: str, row: list[int], count: int, blocks: int, whole: bool) -> None:
     if whole and count != blocks:
         raise BatchError(f"{what}: a dense row of {blocks} blocks counts {count}")
     if count > blocks or (count == 0) != (blocks == 0):
         raise BatchError(f"{what}: {count} attended of {blocks} blocks")
-    if not listed_here:
-        return
     if count > len(row):
         raise BatchError(f"{what}: {count} attended, the table is {len(row)} wide")
     attended, rest = row[:count], row[count:]

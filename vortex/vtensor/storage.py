@@ -21,17 +21,20 @@ class ReferenceStorage:
     entries  per layer, name -> paged vTensor [pool blocks, kv heads, axes…] of values already rounded to
              their storage dtype, held as fp32, int64 or bool
     states   per layer, name -> state vTensor [slots, kv heads, (max blocks,) other axes…], fp32 or bool
+    valid    int8 [pool blocks]: entries are those of the tokens that lie there now, in every layer
     kept     selections for later steps and layers, where the flow reuses them
     """
 
     heads: Heads
+    valid: torch.Tensor
     entries: list[dict[str, VTensor]] = field(default_factory=list)
     states: list[dict[str, VTensor]] = field(default_factory=list)
     kept: Kept | None = None
     max_blocks: int = 0
 
     def bytes(self) -> int:
-        tensors = [each.data for layer in (*self.entries, *self.states) for each in layer.values()]
+        tensors = [self.valid]
+        tensors += [each.data for layer in (*self.entries, *self.states) for each in layer.values()]
         if self.kept is not None:
             tensors += [self.kept.chosen, self.kept.held]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
@@ -69,8 +72,11 @@ def allocate(
     heads: Heads,
     device: torch.device,
 ) -> ReferenceStorage:
+    import torch
+
     return ReferenceStorage(
         heads,
+        torch.zeros(pool_blocks, dtype=torch.int8, device=device),
         [
             {e.name: entry_tensor(e, pool_blocks, heads, device) for e in program.entries}
             for _ in range(layers)

@@ -80,12 +80,7 @@ def product_sum(
     rest += [axis for axis in b.axes if axis.name != CONTRACTED and axis.name not in a.names]
     axes = (*rest, contracted)
     name = e.let(f"tl.sum({e.align(a, axes)} * {e.align(b, axes)}, {len(rest)})", node)
-    return Tile(name, tuple(rest), "fp32", gemm_pads(e, number, a, b))
-
-
-def gemm_pads(e: Emitter, number: int, a: Tile, b: Tile) -> dict[str, float | None]:
-    zero = [name for tile in (a, b) for name, value in tile.pads.items() if value == 0.0]
-    return dict.fromkeys(zero, 0.0)
+    return Tile(name, tuple(rest), "fp32")
 
 
 def dot(e: Emitter, node: Node, number: int, a: Tile, b: Tile, contracted: Axis, scope: Scope | None) -> Tile:
@@ -119,10 +114,7 @@ def dot_tiles(e: Emitter, node: Node, a: Tile, b: Tile, contracted: str, scope: 
     if len(rows) > 1 or len(columns) > 1:
         shape = ", ".join(e.lanes(axis) for axis in (*rows, *columns))
         name = e.let(f"tl.reshape({name}, ({shape}))", node)
-    zero = [
-        each for tile in (a, b) for each, value in tile.pads.items() if value == 0.0 and each != contracted
-    ]
-    return Tile(name, (*rows, *columns), "fp32", dict.fromkeys(zero, 0.0))
+    return Tile(name, (*rows, *columns), "fp32")
 
 
 def count(e: Emitter, axes: Sequence[Axis]) -> int:

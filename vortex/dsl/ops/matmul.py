@@ -9,7 +9,7 @@ from vortex.dsl.axes import NAMED, Axis, TensorType, arranged, distinct, unite
 from vortex.dsl.ir import Node
 from vortex.dsl.ops.support import reorder
 from vortex.dsl.problem import Problem
-from vortex.dsl.registry import Inferred, Pads, operator
+from vortex.dsl.registry import Inferred, operator
 
 
 def contraction(
@@ -35,11 +35,6 @@ def contraction(
 
 def _crosses(node: Node, types: tuple[TensorType, ...]) -> tuple[str, ...]:
     return (contraction(*types)[2].name,)
-
-
-def _pads(node: Node, types: tuple[TensorType, ...], operands: tuple[Pads, ...]) -> Pads:
-    """A lane that holds 0 in one operand, whatever it meets, holds 0 in the product."""
-    return {axis: 0.0 for axis in node.type.names if 0.0 in (operands[0].get(axis), operands[1].get(axis))}
 
 
 def _reference(node: Node, types: tuple[TensorType, ...]) -> Callable[..., Any]:
@@ -69,7 +64,8 @@ def _reference(node: Node, types: tuple[TensorType, ...]) -> Callable[..., Any]:
     return evaluate
 
 
-@operator(reference=_reference, pads=_pads, neutral=0.0, crosses=_crosses)
+# Of lanes beyond an axis nothing is known: the other operand may be infinite or NaN, which 0 does not absorb.
+@operator(reference=_reference, neutral=0.0, crosses=_crosses)
 def GeMM(a: TensorType, b: TensorType) -> Inferred:
     """Matrix product `a @ b`, fp32: numpy's matmul after the leading 1, with batch axes aligned by name.
 

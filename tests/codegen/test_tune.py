@@ -1,0 +1,54 @@
+"""Schedules that a search found: kept by program, options and device, used by the flows built afterwards."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from vortex.codegen.build import Options, build
+from vortex.codegen.compiled import CompiledFlow
+from vortex.codegen.tune import Tuner, candidates, keep, kept
+from vortex.dsl.ir import Shape
+from vortex.dsl.load import trace_file
+
+FILE = Path(__file__).parents[2] / "algorithms" / "block_topk.py"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("VORTEX_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def program(**hyper):
+    return trace_file(FILE, hyper, Shape(4, 2, 64, 2)).program
+
+
+def test_the_default_is_a_candidate_and_no_tile_outgrows_its_registers():
+    default = build(program(), Options()).kernel("map_0").schedule
+    found = list(candidates(default))
+    assert default in found and len(set(found)) == len(found)
+    assert all(each.tile * each.elements <= 512 * 32 * each.warps for each in found)
+
+
+def test_a_schedule_is_kept_for_its_program_options_and_device():
+    chosen = replace(build(program(), Options()).kernel("map_0").schedule, tile=8, warps=2)
+    path = keep(program(), Options(), "device", {0: chosen}, [])
+    assert kept(program(), Options(), "device") == {0: chosen}
+    assert kept(program(), Options(), "another device") == {}
+    assert kept(program(), Options("fp16"), "device") == {}
+    assert kept(program(budget=9), Options(), "device") == {}
+    for broken in ("", "[]", '{"schedules": {"0": {"tile": 1}}}', '{"schedules": 3}'):
+        path.write_text(broken)
+        assert kept(program(), Options(), "device") == {}
+
+
+@pytest.mark.gpu
+def test_a_search_on_the_device_is_kept_and_used():
+    tuner = Tuner(program(), Options(), 2, 2048, torch.device("cuda"))
+    tried = list(tuner.search())
+    assert all(each.microseconds is not None for each in tried if each.step == 0), tried
+    tuner.keep()
+    (best,) = tuner.best().values()
+    assert min(tried, key=lambda each: each.microseconds).schedule == best
+    assert CompiledFlow(program()).built.kernel("map_0").schedule == best

@@ -1,0 +1,203 @@
+"""Engines for tests, what they generated, and how two of them are compared."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.engines.sglang.models import CONTEXT
+
+FLOWS = Path(__file__).with_name("flows.py")
+
+GPU = torch.cuda.is_available()
+
+ARGUMENTS = {
+    **({} if GPU else {"device": "cpu", "dtype": "float32"}),
+    "skip_tokenizer_init": True,
+    "grammar_backend": "none",
+    "context_length": CONTEXT,
+    "max_total_tokens": 4096,
+    "max_running_requests": 8,
+    "chunked_prefill_size": 64,
+    "mem_fraction_static": 0.3,
+    "log_level": "warning",
+    "random_seed": 0,
+}
+"""Chunks of 64 split every longer prompt."""
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What a request came to.
+
+    tokens    ids
+    logprobs  of each of them
+    margins   log probability by which the best token of each step leads the second
+    cached    tokens of the prompt that were found in the cache
+    """
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    margins: tuple[float, ...]
+    cached: int
+
+
+class Server:
+    """A running engine of SGLang."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
+
+    def generate(self, prompts: Sequence[Sequence[int]], tokens: int | Sequence[int] = 24) -> list[Generated]:
+        """Continues all prompts at once, greedily."""
+        counts = [tokens] * len(prompts) if isinstance(tokens, int) else list(tokens)
+        answers = self.engine.generate(
+            input_ids=[list(each) for each in prompts],
+            sampling_params=[sampling(count) for count in counts],
+            return_logprob=True, top_logprobs_num=2,
+        )  # fmt: skip
+        return [_generated(each) for each in answers]
+
+    def run(self, coroutine: Any) -> Any:
+        """Runs a coroutine on the loop that the engine's answers arrive on."""
+        return self.engine.loop.run_until_complete(coroutine)
+
+    async def stream(
+        self, prompt: Sequence[int], tokens: int, name: str, stop_after: int | None = None
+    ) -> int:
+        """Reads a streamed answer, and aborts it after some tokens; how many came."""
+        came = 0
+        stream = await self.engine.async_generate(
+            input_ids=list(prompt), sampling_params=sampling(tokens), stream=True, rid=name
+        )
+        async for piece in stream:
+            came = piece["meta_info"]["completion_tokens"]
+            if stop_after is not None and came >= stop_after:
+                self.engine.tokenizer_manager.abort_request(rid=name)
+                stop_after = None
+        return came
+
+    def probe(self, folder: Path) -> dict[str, Any]:
+        """What the idle server holds: see stubs/probe.py."""
+        path = folder / "probe.json"
+        self.engine.collective_rpc("vortex_probe", path=str(path))
+        return json.loads(path.read_text(encoding="utf-8"))
+
+    def flush(self) -> None:
+        """Empties the prefix cache."""
+        self.engine.flush_cache()
+
+
+def sampling(tokens: int) -> dict[str, Any]:
+    return {"temperature": 0.0, "max_new_tokens": tokens, "ignore_eos": True}
+
+
+def _generated(answer: Mapping[str, Any]) -> Generated:
+    info = answer["meta_info"]
+    chosen, best = info["output_token_logprobs"], info["output_top_logprobs"]
+    return Generated(
+        tuple(answer["output_ids"]),
+        tuple(logprob for logprob, _, _ in chosen),
+        tuple(first[0] - second[0] for first, second in best),
+        info["cached_tokens"],
+    )
+
+
+@contextmanager
+def dense(model: Path, **arguments: Any) -> Iterator[Server]:
+    """SGLang as it is, with plain torch attention; on a GPU with FlashInfer."""
+    import sglang
+
+    backend = "flashinfer" if GPU else "torch_native"
+    given = {"attention_backend": backend, "page_size": 16, **ARGUMENTS, **arguments}
+    yield from _served(sglang.Engine(model_path=str(model), **given))
+
+
+@contextmanager
+def sparse(
+    model: Path, flow: str, values: Mapping[str, Any] | None = None, **arguments: Any
+) -> Iterator[Server]:
+    """SGLang with a flow of flows.py, which the model's configuration names."""
+    from vortex.engines.sglang import Engine
+
+    given = {**ARGUMENTS, **arguments}
+    yield from _served(Engine(algorithm=f"{FLOWS}:{flow}", values=values, model_path=str(model), **given))
+
+
+@contextmanager
+def sparse_by_environment(model: Path, flow: str, values: str, **arguments: Any) -> Iterator[Server]:
+    """SGLang's own engine with a flow of flows.py, which the environment names."""
+    import sglang
+
+    os.environ |= {"VORTEX_ALGORITHM": f"{FLOWS}:{flow}", "VORTEX_SET": values}
+    try:
+        given = {**ARGUMENTS, **arguments}
+        yield from _served(sglang.Engine(model_path=str(model), attention_backend="vortex", **given))
+    finally:
+        del os.environ["VORTEX_ALGORITHM"], os.environ["VORTEX_SET"]
+
+
+def _served(engine: Any) -> Iterator[Server]:
+    try:
+        yield Server(engine)
+    finally:
+        engine.shutdown()
+
+
+def embedded(model: Path, flow: str, values: Mapping[str, Any] | None = None) -> Any:
+    """The embedded engine with the same model and flow, in this process."""
+    from vortex.dsl.ir import Shape
+    from vortex.dsl.load import trace_file
+    from vortex.engines.transformers.engine import Engine, default_runner
+    from vortex.engines.transformers.model import load
+
+    loaded = load(model, device="cuda" if GPU else "cpu")
+    shape = Shape(loaded.heads.query, loaded.heads.kv, loaded.heads.dim, loaded.layers)
+    program = trace_file(f"{FLOWS}:{flow}", values or {}, shape).program
+    assert program is not None
+    return Engine(loaded, default_runner(program, loaded), pool_tokens=4096, max_requests=1)
+
+
+def forced(engine: Any, prompt: Sequence[int], generated: Generated) -> tuple[torch.Tensor, torch.Tensor]:
+    """The embedded engine's log probability of each generated token, and its best token of each step."""
+    with engine.open([list(prompt)], len(generated.tokens)) as session:
+        rows = [session.logits[0]]
+        rows += [session.step([token])[0] for token in generated.tokens[:-1]]
+    logprobs = torch.stack(rows).float().cpu().log_softmax(-1)
+    return logprobs.gather(1, torch.tensor(generated.tokens)[:, None])[:, 0], logprobs.argmax(-1)
+
+
+def compare_with_embedded(engine: Any, prompt: Sequence[int], generated: Generated, error: float) -> None:
+    """The same log probabilities within `error`, and the same ids where the best leads by more than that."""
+    logprobs, best = forced(engine, prompt, generated)
+    ours = torch.tensor(generated.logprobs)
+    assert (logprobs - ours).abs().max() <= error
+    clear = torch.tensor(generated.margins) > 2 * error
+    assert torch.equal(best[clear], torch.tensor(generated.tokens)[clear])
+    assert clear.float().mean() > 0.9
+
+
+def compare(ours: Sequence[Generated], theirs: Sequence[Generated], error: float) -> None:
+    """The same as `compare_with_embedded` for two servers: a request is followed while both chose alike."""
+    assert compare_logprobs(ours, theirs, error) >= 0.9
+
+
+def compare_logprobs(ours: Sequence[Generated], theirs: Sequence[Generated], error: float) -> float:
+    """`compare`, however early requests part; the share of the steps that were compared."""
+    assert max(abs(logprob) for other in theirs for logprob in other.logprobs) > 0.1
+    steps = 0
+    for one, other in zip(ours, theirs, strict=True):
+        for at, token in enumerate(other.tokens):
+            if one.tokens[at] != token:
+                assert other.margins[at] <= 2 * error, (at, one, other)
+                break
+            assert abs(one.logprobs[at] - other.logprobs[at]) <= error, (at, one, other)
+            steps += 1
+    return steps / sum(len(other.tokens) for other in theirs)

@@ -1,0 +1,86 @@
+"""The same checks inside CUDA graphs, with the overlap scheduler and the prefix cache, in bf16.
+
+python -m pytest tests/engines/sglang/test_gpu.py -m gpu
+"""
+
+import asyncio
+
+import pytest
+import torch
+
+from tests.engines.sglang.models import prompt, write
+from tests.engines.sglang.serving import compare_logprobs, dense, embedded, sparse
+from tests.engines.sglang.test_soak import soak
+
+pytestmark = pytest.mark.gpu
+
+LENGTHS = (1, 5, 16, 17, 64, 65, 163, 300)
+PROMPTS = [prompt(length, 1) for length in LENGTHS]
+SHARED = [[*PROMPTS[-1][:200], *prompt(20, seed)] for seed in (2, 3)]
+ERROR = 0.15
+"""Of a log probability in bf16, whose sums come in another order."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("qwen3"), head_dim=128, dtype=torch.bfloat16)
+
+
+@pytest.fixture(scope="module")
+def expected(model):
+    with dense(model, cuda_graph_bs_decode=[1, 4, 8]) as server:
+        return [server.generate(PROMPTS), server.generate(SHARED)]
+
+
+@pytest.mark.parametrize(("flow", "values"), [("Everything", {}), ("Remembering", {"budget": 256})])
+def test_a_selection_of_everything_equals_flashinfer_in_graphs(model, expected, flow, values, tmp_path):
+    with sparse(model, flow, values, cuda_graph_bs_decode=[1, 4, 8]) as server:
+        compare_logprobs(server.generate(PROMPTS), expected[0], ERROR)
+        shared = server.generate(SHARED)
+        compare_logprobs(shared, expected[1], ERROR)
+        assert all(each.cached >= 192 for each in shared)
+        found = server.probe(tmp_path)
+    assert found["wrong"] == [] and found["valid"] > 0
+    path = "sparse" if flow == "Everything" else "dense"
+    assert found["reads"][path] > 0
+
+
+@pytest.fixture(scope="module")
+def server(model):
+    with sparse(model, "Remembering", max_total_tokens=2048, cuda_graph_bs_decode=[1, 4, 8]) as server:
+        yield server
+
+
+def test_a_small_budget_decodes_as_the_embedded_engine(model, server, tmp_path):
+    engine = embedded(model, "Remembering")
+    for each, generated in zip(PROMPTS, server.generate(PROMPTS), strict=True):
+        compare_with_embedded_in_bf16(engine, each, generated)
+    assert server.probe(tmp_path)["wrong"] == []
+
+
+def compare_with_embedded_in_bf16(engine, ids, generated):
+    """Selections may differ where scores are close: most steps agree, none by chance."""
+    from tests.engines.sglang.serving import forced
+
+    logprobs, _ = forced(engine, ids, generated)
+    error = (logprobs - torch.tensor(generated.logprobs)).abs()
+    assert error.median() <= ERROR / 3
+    assert (error <= ERROR).float().mean() >= 0.8
+
+
+def test_the_sparse_path_runs_inside_the_graph(server, tmp_path):
+    before = server.probe(tmp_path)["reads"]
+    server.generate([prompt(200, 7)], 33)
+    reads = server.probe(tmp_path)["reads"]
+    # A step that the overlap scheduler began before it saw the end counts too.
+    assert 2 * 32 <= reads["sparse"] - before["sparse"] <= 2 * 34
+    assert reads["dense"] == before["dense"]
+
+
+def test_many_requests_leave_nothing_wrong_and_nothing_behind(server, tmp_path):
+    for number in range(4):
+        finished = server.run(asyncio.wait_for(soak(server, 100, number), 240))
+        assert finished >= 70
+        found = server.probe(tmp_path)
+        assert found["wrong"] == [] and found["valid"] > 20
+        assert (found["tokens"], found["rows"]) == (found["all_tokens"], found["all_rows"])
