@@ -151,7 +151,9 @@ def check(case: Case, result: tuple[Tensor, Tensor]) -> None:
         nothing = torch.isneginf(truth)
         assert torch.equal(torch.isneginf(mine), nothing)
         found, same, truth = (x.double().masked_fill(nothing, 0.0) for x in (mine, same, truth))
-        rounding = (torch.finfo(mine.dtype).eps / 2 + 8 * 2**-24) * float(truth.abs().max())
+        # A GPU's exponential, ex2.approx, is off by up to 2**-22 of its own (PTX ISA).
+        own = 4 if mine.is_cuda else 0
+        rounding = (torch.finfo(mine.dtype).eps / 2 + (8 + own) * 2**-24) * float(truth.abs().max())
         allowed = max(2 * float((same - truth).abs().max()), rounding)
         assert float((found - truth).abs().max()) <= allowed
     for row, length in enumerate(case.batch.lengths.tolist()):

@@ -69,7 +69,7 @@ class Comparison:
         self.heads = Heads(shape.query_heads, shape.kv_heads, shape.head_dim)
         self.block = self.program.policy.block_size
         self.page = self.block * setup.per_page
-        self.device = torch.device(setup.device)
+        self.device = torch.empty(0, device=setup.device).device
         weights = stored_weights(self.program)
         options = {"shortcut": setup.shortcut, "weights": weights}
         self.fp32 = ReferenceRunner(self.program, **options)

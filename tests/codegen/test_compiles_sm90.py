@@ -47,12 +47,13 @@ def named(stem: str) -> Path:
     return next(path for path in ALGORITHMS if path.stem == stem)
 
 
-def test_three_flows_compile():
+def test_four_flows_compile():
     check(
         [
             case(named("block_topk")),
             case(named("quest_int8"), "fp8"),
             case(named("softmax_topk"), "fp16", 3, 80),
+            case(named("lightning_indexer"), group=3, block=128),
         ]
     )
 

@@ -36,6 +36,27 @@ FLOWS = {
         flat = Merge(c["few"], "token", "dim", to="feat")
         return topK(Max(flat * Positions().index, dim="feat"))
 ''',
+    "a product within a block": '''
+    block_size = 32
+
+    def forward_cache(self, c):
+        pair = GeMM(c["k"], Rename(c["k"], token="other").T)
+        c["mean"] = Sum(c["k"] * Mean(Softmax(pair, dim="other"), dim="other"), dim="token")
+
+    def forward_indexer(self, q, c):
+        return topK(Max(GeMM(c["mean"], q.T)))
+''',
+    "a product over an axis that tensor cores widened": '''
+    block_size = 16
+
+    def forward_cache(self, c):
+        c["low"] = c["k"] @ Parameter("low", "layer kv dim r=16", init="normal")
+
+    def forward_indexer(self, q, c):
+        s = Relu(c["low"] @ q[:, :16].T) - 1.0
+        weight = Sum(q, dim="dim")
+        return topK(Max(Sum(s * weight, dim="head"), dim="token"))
+''',
     "a number as state": '''
     def forward_cache(self, c):
         c["mean"] = Mean(c["k"], dim="token")
@@ -58,9 +79,10 @@ FLOWS = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("group", [2, 3])
 @pytest.mark.parametrize("name", FLOWS)
-def test_compiled_and_reference_select_the_same(name):
-    program = trace_source(Source("flow.py", HEAD + FLOWS[name]), shape=Shape(4, 2, 16, 2)).program
+def test_compiled_and_reference_select_the_same(name, group):
+    program = trace_source(Source("flow.py", HEAD + FLOWS[name]), shape=Shape(2 * group, 2, 16, 2)).program
     Comparison(program, [1, 83, 128], Setup(layers=1)).run(2)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from vortex.codegen.fuse import row_kind
 from vortex.codegen.lowering.elementwise import quantised
-from vortex.codegen.lowering.matmul import CONTRACTED, dot_columns, operands_of
+from vortex.codegen.lowering.matmul import CONTRACTED, contracted_with, dot_columns, operands_of
 from vortex.codegen.lowering.reduce import (
     ARGUMENT,
     JOIN,
@@ -140,6 +140,8 @@ class Writer:
                 e.wide.add(name)
             if each not in e.materialised:
                 wanted += e.function.nodes[each].inputs
+        for each in seen:
+            e.wide |= contracted_with(e, each)
 
     def write_row(self, scores: int, tile: int) -> tuple[Written, str]:
         """The whole indexer up to its scores, over a tile that holds the row; with the variable of the scores."""

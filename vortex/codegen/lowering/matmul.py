@@ -22,6 +22,9 @@ def operands_of(e: Emitter, number: int, scope: Scope | None) -> tuple[Tile, Til
     a, b = (e.cast(tile, "fp32") for tile in e.operands(number, scope))
     _, _, left, _ = contraction(*types)
     right = types[1].axes[-2] if len(types[1].axes) > 1 else types[1].axes[-1]
+    # Under its common name nothing tells that an axis has more lanes than it needs.
+    a = e.held(a, [left.name], 0.0, scope) if left.name in e.wide else a
+    b = e.held(b, [right.name], 0.0, scope) if right.name in e.wide else b
     return renamed(a, left.name), renamed(b, right.name), replace(left, name=CONTRACTED)
 
 
@@ -40,13 +43,17 @@ and the rest."""
 
 
 def wants_dot(types: tuple[TensorType, ...]) -> bool:
-    """Whether a product is a matrix of block rows times a matrix that every block shares: fit for tensor cores."""
+    """Whether a product is fit for tensor cores: a matrix of block rows times a matrix that every block shares, or
+    two matrices of one block or row that are large enough by themselves."""
     a, b = types
     _, _, contracted, columns = contraction(a, b)
     if contracted.size is None or contracted.size < 16 or not columns:
         return False
     shared = {axis.name for axis in a.axes} & {axis.name for axis in b.axes} - {contracted.name}
-    return not shared and len(b.axes) == 2 and b.axis("block") is None and a.axis("block") is not None
+    if shared or len(b.axes) != 2 or b.axis("block") is not None:
+        return False
+    large = min(rows_of_block(types), lanes_of(columns[0].size or 1)) >= LEAST_ROWS
+    return large or a.axis("block") is not None
 
 
 def rows_of_block(types: tuple[TensorType, ...]) -> int:
@@ -138,3 +145,12 @@ def dot_columns(e: Emitter, number: int) -> str | None:
     _, _, contracted, columns = contraction(*e.types(number))
     assert contracted.size is not None and columns[0].size is not None
     return columns[0].name if lanes_of(columns[0].size) < 16 else None
+
+
+def contracted_with(e: Emitter, number: int) -> set[str]:
+    """The other name of a contracted axis that is wide under one of its names."""
+    if e.function.nodes[number].op != "GeMM":
+        return set()
+    a, b = e.types(number)
+    pair = {contraction(a, b)[2].name, (b.axes[-2] if len(b.axes) > 1 else b.axes[-1]).name}
+    return pair if pair & e.wide else set()
