@@ -2,7 +2,8 @@
 
     python compile_sm90.py < cases.json
 
-One line of JSON a kernel: its name, bytes of shared memory, bytes of stack a thread (spills), or the error.
+One line of JSON a kernel: its name, bytes of shared memory, bytes of stack a thread (spills), copies to shared memory
+before it waits for the kernel before it, or the error.
 """
 
 import json
@@ -85,7 +86,9 @@ def compile_one(built: Built, source: KernelSource, function: str) -> dict:
     made = triton.compile(
         ASTSource(kernel, types, constants, aligned), target=GPUTarget("cuda", 90, 32), options=options
     )
-    return {"shared": made.metadata.shared, "stack": stack(made.asm["cubin"])}
+    before, waits, _ = made.asm["ptx"].partition("griddepcontrol.wait")
+    early = before.count("cp.async.c") if waits else 0
+    return {"shared": made.metadata.shared, "stack": stack(made.asm["cubin"]), "early": early}
 
 
 def stack(cubin: bytes) -> int:
