@@ -72,13 +72,12 @@ def first_sweep(shape: StepShape, processors: int) -> list[Schedule]:
 
 
 def second_sweep(best: list[Schedule]) -> list[Schedule]:
-    """The best ways again: other numbers of splits, the other merge, programmatic launch."""
+    """The best ways again: other numbers of splits, programmatic launch."""
     found = []
     for schedule in best:
         for splits in sorted({max(1, schedule.splits + change) for change in (-2, -1, 1, 2)}):
             found.append(replace(schedule, splits=splits))
-        found += [replace(schedule, merge="last"), replace(schedule, pdl=True),
-                  replace(schedule, merge="last", pdl=True)]  # fmt: skip
+        found.append(replace(schedule, pdl=True))
     return list(dict.fromkeys(found))
 
 

@@ -45,12 +45,9 @@ def attention_choices(default: AttentionSchedule) -> Iterator[Choice]:
     for splits in (6, 7, 9, 10):
         yield {"attention": replace(default, splits=splits)}
     yield {"attention": replace(default, stages=4, splits=6)}
-    yield {"attention": replace(default, merge="last")}
     yield {"attention": replace(default, pdl=False)}
     for splits in (2, 3):
-        swapped = AttentionSchedule(splits, 64, 3, 4, ahead=True, swap=True, pdl=True)
-        yield {"attention": swapped}
-        yield {"attention": replace(swapped, merge="last")}
+        yield {"attention": AttentionSchedule(splits, 64, 3, 4, ahead=True, swap=True, pdl=True)}
     yield {"attention": AttentionSchedule(4, 32, 3, 4, ahead=True, pdl=True)}
 
 

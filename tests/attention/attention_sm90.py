@@ -21,7 +21,7 @@ from vortex.attention.source import load
 POINTERS = {
     "q_ptr": "q", "k_ptr": "kv", "v_ptr": "kv", "out_ptr": "q", "ids_ptr": "i32", "counts_ptr": "i32",
     "dense_ptr": "i1", "lengths_ptr": "i32", "pages_ptr": "i32", "sinks_ptr": "fp32", "parts_ptr": "fp32",
-    "peaks_ptr": "fp32", "totals_ptr": "fp32", "arrived_ptr": "i32", "lse_ptr": "fp32",
+    "peaks_ptr": "fp32", "totals_ptr": "fp32", "lse_ptr": "fp32",
 }  # fmt: skip
 FLOATS = {"scale", "v_scale", "soft_cap"}
 UNALIGNED = {"window", "width", "lse_request", "lse_head", "pages_request"}
@@ -73,16 +73,14 @@ def tool(name: str) -> str:
 
 
 def attend(dim=128, group=4, block=16, tile=64, stages=2, warps=4, splits=8, q="bf16", kv="bf16",
-           merge="kernel", swap=False, ahead=False, pdl=False, **features):  # fmt: skip
+           swap=False, ahead=False, pdl=False, **features):  # fmt: skip
     options = {"walks_dense": False, "window": False, "soft_cap": False, "sinks": False} | features
-    merge = "none" if splits == 1 else merge
     options["in_block"] = tile <= block
-    module = load("attend.py.jinja", swap=swap, ahead=ahead, pdl=pdl, merge=merge, **options)
+    module = load("attend.py.jinja", swap=swap, ahead=ahead, pdl=pdl, merge=splits > 1, **options)
     pad = 1 << (dim - 1).bit_length()
     constants = {
         "KV_HEADS": 8, "GROUP": group, "GROUP_PAD": max(16, 1 << (group - 1).bit_length()), "DIM": dim,
         "DIM_PAD": pad, "BLOCK": block, "PAGE": block, "TILE": tile, "SPLITS": splits,
-        "SPLITS_PAD": 1 << (splits - 1).bit_length(),
     }  # fmt: skip
     return compile_kernel(module.attend, constants, q, kv, warps, stages, pdl)
 

@@ -31,7 +31,7 @@ def fine(figures: dict) -> None:
 def test_the_shape_of_the_benchmark():
     for figures in compiled(
         {},
-        {"merge": "last", "stages": 3, "ahead": True},
+        {"stages": 3, "ahead": True},
         {"tile": 16, "warps": 1, "stages": 4, "ahead": True},
     ):
         fine(figures)

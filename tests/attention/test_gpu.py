@@ -21,7 +21,7 @@ BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 TRITON = {
     "default": TritonProvider(),
-    "last": TritonProvider(Schedule(splits=3, tile=32, merge="last")),
+    "three": TritonProvider(Schedule(splits=3, tile=32)),
     "ahead": TritonProvider(Schedule(splits=2, tile=32, stages=3, ahead=True)),
     "swap": TritonProvider(Schedule(splits=2, tile=64, stages=3, swap=True)),
     "one": TritonProvider(Schedule(splits=1, tile=32, stages=1)),

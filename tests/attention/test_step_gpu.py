@@ -124,7 +124,7 @@ def test_flows_types_and_pages(name, dtype, eight_bits, per_page):
 
 
 SCHEDULES = [
-    Schedule(3, 32, merge="last", pdl=True),
+    Schedule(3, 32, pdl=True),
     Schedule(1, 16, 3, 1, ahead=True, pdl=True),
     Schedule(2, 64, 3, swap=True, ahead=True, pdl=True),
 ]

@@ -13,9 +13,8 @@ SMALL = Schedule(splits=3, tile=16)
 SCHEDULES = [
     Schedule(splits=1, tile=16),
     SMALL,
-    replace(SMALL, merge="last"),
     Schedule(splits=2, tile=32, swap=True),
-    Schedule(splits=2, tile=32, ahead=True, merge="last"),
+    Schedule(splits=2, tile=32, ahead=True),
 ]
 # The interpreter is numpy, which says so where log2(0) = -inf is meant.
 pytestmark = pytest.mark.filterwarnings("ignore:divide by zero encountered in log2")
@@ -108,10 +107,10 @@ def test_dense_rows_walk_the_page_table_in_the_same_launch():
 
 
 def test_one_plan_serves_shorter_and_longer_rows_in_turn():
-    """The counters of "last" reset themselves; nothing of the step before is left in the buffers."""
+    """Nothing of the step before is left in the buffers."""
     long, short = (make(lengths, query=2, kv=1, dim=16, seed=3) for lengths in ([70, 70], [70, 5]))
     short = replace(short, batch=replace(short.batch, page_table=short.batch.page_table))
-    planned = provider(SCHEDULES[2]).plan(long.shape, long.features)
+    planned = provider(SMALL).plan(long.shape, long.features)
     for case in (long, short, long):
         check(case, planned.run(case.q, case.pool, case.selection, case.batch, case.scale))
 

@@ -2,7 +2,8 @@
 
     python compile_sm90.py < cases.json
 
-One line of JSON a kernel: its name, bytes of shared memory, bytes of stack a thread (spills), or the error.
+One line of JSON a kernel: its name, bytes of shared memory, bytes of stack a thread (spills), copies to shared memory
+before it waits for the kernel before it, or the error.
 """
 
 import json
@@ -61,13 +62,13 @@ def functions_of(source: KernelSource) -> list[str]:
     return ["plan_step"] if source.name == "plan" else [source.name]
 
 
-def compile_one(built: Built, source: KernelSource, function: str) -> dict:
+def compile_one(built: Built, source: KernelSource, function: str, listed: bool) -> dict:
     kernel = getattr(load_source(source.source, source.name), function)
     schedule = source.schedule
     tile = schedule.tile if schedule and source.name != "summarise" else 1024
     values = {
         "HEADS": built.program.shape.kv_heads, "BLOCK_SIZE": built.program.policy.block_size, "BLOCKS_PER_PAGE": 1,
-        "CAPACITY": 2048, "STATE_BLOCKS": 2048, "CHUNKS": 64, "TILE": tile, "LISTED": True, "PDL": True, "SINKS": 1,
+        "CAPACITY": 2048, "STATE_BLOCKS": 2048, "CHUNKS": 64, "TILE": tile, "LISTED": listed, "PDL": True, "SINKS": 1,
         "RECENT": 1, "DENSE_BELOW": 0, "REQUESTS": 16, "WIDTH": 65,
         "FRAME": 128, "STOCHASTIC": False, "RECALL": 16384, "PROBES": 2,
         "LAYERS": built.program.shape.layers, "FILL": 128, "PARTS": 4,
@@ -85,7 +86,9 @@ def compile_one(built: Built, source: KernelSource, function: str) -> dict:
     made = triton.compile(
         ASTSource(kernel, types, constants, aligned), target=GPUTarget("cuda", 90, 32), options=options
     )
-    return {"shared": made.metadata.shared, "stack": stack(made.asm["cubin"])}
+    before, waits, _ = made.asm["ptx"].partition("griddepcontrol.wait")
+    early = before.count("cp.async.c") if waits else 0
+    return {"shared": made.metadata.shared, "stack": stack(made.asm["cubin"]), "early": early}
 
 
 def stack(cubin: bytes) -> int:
@@ -109,7 +112,7 @@ def main() -> None:
             for function in functions_of(source):
                 found = {"flow": Path(case["path"]).stem, **case, "kernel": function}
                 try:
-                    found |= compile_one(built, source, function)
+                    found |= compile_one(built, source, function, case.get("listed", True))
                 except Exception as error:
                     while error.__cause__ is not None:
                         error = error.__cause__

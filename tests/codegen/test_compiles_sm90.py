@@ -41,6 +41,8 @@ def check(cases: list[dict]) -> None:
     assert {each["path"] for each in found} == {each["path"] for each in cases}
     wrong = [each for each in found if "error" in each or each["shared"] > SHARED or each["stack"] > STACK]
     assert not wrong, wrong
+    # Triton 3.6's pipeline loads ahead of a loop: of what the kernel before writes, never before the wait for it.
+    assert not [each for each in found if each["early"]]
 
 
 def named(stem: str) -> Path:
@@ -54,6 +56,7 @@ def test_four_flows_compile():
             case(named("quest_int8"), "fp8"),
             case(named("softmax_topk"), "fp16", 3, 80),
             case(named("lightning_indexer"), group=3, block=128),
+            {**case(named("softmax_topk")), "listed": False},
         ]
     )
 

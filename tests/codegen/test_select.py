@@ -13,7 +13,8 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from vortex.codegen.select import Launch, SelectConfig, SelectError, Selector, SelectOutput
+from vortex.codegen.select import SelectConfig, SelectError, Selector, SelectOutput
+from vortex.codegen.select_launch import Launch, LongLaunch
 from vortex.dsl.ops.ranking import threshold_ids, top_k_ids, top_p_ids
 
 HEADS = 2
@@ -101,7 +102,12 @@ KINDS = ["random", "sorted", "reversed", "constant", "bimodal", "heavy tailed", 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "launch", [Launch(4, bins=0, probes=8), Launch(4, 64, 64), Launch(4, 128, 128, largest=256)]
+    "launch",
+    [
+        Launch(4, 16, 128),
+        Launch(4, 8, 256, keep=256, maxima=2),
+        LongLaunch(512, sample=1024, tile=512, each=4, guess_warps=4, sift_warps=4, finish_warps=4),
+    ],
 )
 def test_ids_are_those_of_the_reference(device, kind, launch):
     n = size(device, 2100, 8192)
@@ -144,7 +150,7 @@ def test_groups_of_equal_maxima_are_taken_in_order(device):
     # Every group of 8 holds the same best score; which groups are read is settled by their numbers.
     row = torch.arange(8).repeat(256).float()
     scores = torch.stack([row, row.view(-1, 8).flip(1).reshape(-1)]).to(device)
-    expect(scores, [2048], [125], launch=Launch(4, largest=512))
+    expect(scores, [2048], [125], launch=Launch(4, keep=256))
 
 
 def test_groups_with_fewer_candidates_than_k(device):
@@ -152,7 +158,7 @@ def test_groups_with_fewer_candidates_than_k(device):
     scores[0, 3:] = -math.inf
     scores[1] = math.nan
     scores[1, ::97] = math.inf
-    expect(scores, [2100, 1], [125, 125], sinks=1, recent=1, launch=Launch(4, largest=512))
+    expect(scores, [2100, 1], [125, 125], sinks=1, recent=1, launch=Launch(4, keep=256))
 
 
 def test_k_beyond_n_and_k_zero_and_rows_of_nothing(device):
@@ -182,7 +188,7 @@ def test_nan_infinities_and_signed_zeros(device):
     ]
     scores = torch.tensor(rows, device=device)
     for take in (1, 2, 3, 5, 9, 10):
-        for launch in (Launch(1), Launch(1, bins=0), Launch(1, largest=8)):
+        for launch in (Launch(1), Launch(1, 1, keep=32), LongLaunch(256, sample=256, tile=256, each=1, guess_warps=1, sift_warps=1, finish_warps=1)):
             expect(scores, [10] * 3, [take] * 3, launch=launch)
 
 

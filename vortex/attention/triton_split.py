@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +27,6 @@ class Schedule:
 
     splits  programs of a row
     tile    tokens that a program handles at once; 16 at least
-    merge   who joins the splits: a second kernel, or the program of a row that arrives last
     ahead   ids and pages are read tiles early by hand, not by the compiler's pipeline
     swap    keys are the rows of the products (64-row tensor core instructions), not the padded queries
     pdl     programmatic dependent launch: a kernel starts while the one before it ends (sm_90)
@@ -37,7 +36,6 @@ class Schedule:
     tile: int = 64
     stages: int = 2
     warps: int = 4
-    merge: Literal["kernel", "last"] = "kernel"
     ahead: bool = False
     swap: bool = False
     pdl: bool = False
@@ -45,8 +43,7 @@ class Schedule:
     def __str__(self) -> str:
         extras = "".join(f", {name}" for name in ("ahead", "swap", "pdl") if getattr(self, name))
         return (
-            f"{self.splits} splits, tiles of {self.tile} tokens, {self.stages} stages, {self.warps} warps, "
-            f"merge: {self.merge}{extras}"
+            f"{self.splits} splits, tiles of {self.tile} tokens, {self.stages} stages, {self.warps} warps{extras}"
         )
 
 
@@ -58,7 +55,7 @@ def resident(schedule: Schedule, shape: StepShape) -> int:
 
 
 def fill(schedule: Schedule, shape: StepShape, processors: int, most: int | None = None) -> Schedule:
-    """As many splits as fit in one wave, of 64 tokens or more; 32 at most, for the merge is unrolled.
+    """As many splits as fit in one wave, of 64 tokens or more; 32 at most, which one program of the merge holds.
 
     most: programs that share a multiprocessor, where fewer than fit are faster.
     """
@@ -141,7 +138,7 @@ def kernels(shape: StepShape, features: Features, schedule: Schedule) -> ModuleT
         in_block=schedule.tile <= shape.block_size,
         swap=schedule.swap,
         pdl=schedule.pdl,
-        merge="none" if schedule.splits == 1 else schedule.merge,
+        merge=schedule.splits > 1,
     )
 
 
@@ -155,7 +152,6 @@ class PlannedTriton:
     parts: Tensor = field(init=False)
     peaks: Tensor = field(init=False)
     totals: Tensor = field(init=False)
-    arrived: Tensor = field(init=False)
     module: ModuleType = field(init=False)
 
     def __post_init__(self) -> None:
@@ -163,7 +159,6 @@ class PlannedTriton:
         rows = (shape.requests, shape.heads.query, splits if splits > 1 else 0)
         self.parts = torch.empty(*rows, shape.heads.dim, dtype=torch.float32, device=shape.device)
         self.peaks, self.totals = torch.empty(2, *rows, dtype=torch.float32, device=shape.device)
-        self.arrived = torch.zeros(shape.requests, shape.heads.kv, dtype=torch.int32, device=shape.device)
         self.module = kernels(shape, self.features, self.schedule)
 
     @property
@@ -188,7 +183,7 @@ class PlannedTriton:
         heads, splits = self.shape.heads, self.schedule.splits
         return {
             "KV_HEADS": heads.kv, "GROUP": heads.group, "DIM": heads.dim, "DIM_PAD": power_of_two(heads.dim),
-            "SPLITS": splits, "SPLITS_PAD": power_of_two(splits),
+            "SPLITS": splits,
         }  # fmt: skip
 
     def _launch(self, q: Tensor, pool: KVPool, selection: Selection, batch: Batch, scale: float, out: Tensor,
@@ -202,7 +197,7 @@ class PlannedTriton:
         launch: dict[str, Any] = {"launch_pdl": True} if schedule.pdl else {}
         self.module.attend[schedule.splits, heads.kv, batch.requests](
             q, k, v, selection.ids, selection.counts, selection.dense, batch.lengths, batch.page_table, sinks,
-            self.parts, self.peaks, self.totals, self.arrived, out, lse,
+            self.parts, self.peaks, self.totals, out, lse,
             scale * pool.scale("k") * (1.0 if features.soft_cap else LOG2E), pool.scale("v"), *asked,
             self.shape.width, q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1),
             batch.page_table.stride(0), *written,
@@ -215,10 +210,12 @@ class PlannedTriton:
     def join(self, v_scale: float, out: Tensor, lse: Tensor, sinks: Tensor) -> None:
         """The second kernel, where there is one: joins the splits of each query head."""
         schedule, shape = self.schedule, self.shape
-        if schedule.splits == 1 or schedule.merge != "kernel":
+        if schedule.splits == 1:
             return
+        splits, dim = power_of_two(schedule.splits), power_of_two(shape.heads.dim)
         launch: dict[str, Any] = {"launch_pdl": True} if schedule.pdl else {}
         self.module.merge[shape.heads.query, shape.requests](
             self.parts, self.peaks, self.totals, sinks, out, lse, v_scale, out.stride(0), out.stride(1),
-            lse.stride(0), lse.stride(1), **self.constants(), num_warps=1, **launch,
+            lse.stride(0), lse.stride(1), **self.constants(), SPLITS_PAD=splits, num_warps=max(1, splits * dim // 4096),
+            **launch,
         )  # fmt: skip

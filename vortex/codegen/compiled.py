@@ -114,6 +114,9 @@ class CompiledFlow:
                 for other, made in self.workspaces.items()
                 if other[1:] == key[1:] and made.requests > requests
             ]
+            # A selection that takes most multiprocessors neither starts early nor lets attention do so: thread blocks
+            # that are placed while some multiprocessors are still taken lie unevenly.
+            few = 2 * requests * storage.heads.kv <= multiprocessors(storage.valid)
             self.workspaces[key] = workspace(
                 self.built,
                 requests,
@@ -121,7 +124,7 @@ class CompiledFlow:
                 storage.heads,
                 blocks_per_page,
                 device,
-                overlap=self.pdl,
+                overlap=self.pdl and few,
                 within=max(larger, key=lambda made: made.requests, default=None),
             )
             self.workspaces[key].fused = self._fused(requests * storage.heads.kv, storage.max_blocks)

@@ -118,9 +118,9 @@ class Memory:
         base = f"{pointer} + head * {head}"
         place = Place(base, axes, (slot, "1"))
         block = self._block_base(e, scope, f"{self.program.policy.block_size} * {slot}", overrides)
-        exact = self._kv_exact(name)
         scale = self.kv_dtype == "fp8"
-        tile = self.load(e, node, place, scope, overrides, "fp32", None if scale else exact, block)
+        exact = None if scale else self._kv_exact(name)
+        tile = self.load(e, node, place, scope, overrides, "fp32", exact, block, once=not overrides)
         if not scale:
             return tile
         factor = self.arguments.pointer("scale", name)
@@ -170,7 +170,7 @@ class Memory:
         else:
             exact = storage if storage in ("bf16", "fp16") else "bf16" if storage == "fp8" else None
             place = Place(base, entry.axes, contiguous(entry.axes))
-            tile = self.load(e, node, place, scope, overrides, node.type.dtype, exact, block)
+            tile = self.load(e, node, place, scope, overrides, node.type.dtype, exact, block, once=not overrides)
         if storage in ("int8", "int4"):
             tile = self._scaled(e, node, entry.axes, name, tile, scope, overrides)
         return tile
@@ -188,8 +188,9 @@ class Memory:
         stored = (*axes[:-1], Axis(last.name, row))
         limits = {**overrides, last.name: cell}
         byte = self.load(
-            e, node, Place(base, stored, contiguous(stored)), scope, limits, "int32", None, block
-        )
+            e, node, Place(base, stored, contiguous(stored)), scope, limits, "int32", None, block,
+            once=not overrides,
+        )  # fmt: skip
         shift = e.align(Tile(f"(({position.name}) % {per_byte})", position.axes, "int32"), byte.axes)
         if storage == "sign":
             name = e.let(f"tl.where((({byte.name} >> {shift}) & 1) != 0, 1.0, -1.0)", node)
@@ -286,9 +287,12 @@ class Memory:
 
     def load(
         self, e: Emitter, node: Node, place: Place, scope: Scope | None, overrides: dict[str, Tile], dtype: str,
-        exact: str | None, block: tuple[str, Tile] | None = None,
+        exact: str | None, block: tuple[str, Tile] | None = None, *, once: bool = False,
     ) -> Tile:  # fmt: skip
-        """Loads a tile; an override gives positions along an axis, -1 and beyond the axis reading 0."""
+        """Loads a tile; an override gives positions along an axis, -1 and beyond the axis reading 0.
+
+        once: a kernel over all blocks reads it once, and need not keep it in the caches
+        """
         axes, terms, masks = self.geometry(e, place, overrides, block)
         if block is not None and "block" in [axis.name for axis in block[1].axes]:
             own = block[1].axes == (Axis("block", None),) and scope is not None and "block" not in overrides
@@ -309,6 +313,8 @@ class Memory:
         address = f"{place.base} + " + " + ".join(terms) if terms else place.base
         nothing = "0.0" if dtype == "fp32" else "0"
         guard = f", mask={' & '.join(masks)}, other={nothing}" if masks else ""
+        if once and e.early is not None:
+            guard += ', eviction_policy="evict_first"'
         value = f"tl.load({address}{guard})"
         if dtype == "fp32":
             value += ".to(tl.float32)"

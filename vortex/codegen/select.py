@@ -7,10 +7,10 @@ reads lengths on the device and can be captured in a CUDA graph (after one `run`
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from vortex.codegen.select_wide import WideRows
+from vortex.codegen.select_launch import LARGEST_TILE, Launch, LongLaunch, default_launch, fitted, power
 from vortex.codegen.templates import load_template
 
 if TYPE_CHECKING:
@@ -19,13 +19,9 @@ if TYPE_CHECKING:
 Kind = Literal["top_k", "top_p", "threshold"]
 KINDS: tuple[Kind, ...] = ("top_k", "top_p", "threshold")
 
-# Scores that one thread block keeps in registers: 32 a thread at 1,024 threads, half the register file.
-LARGEST_TILE = 32768
-# Maxima of groups that one thread block takes; more have maxima of their own.
-LARGEST_TOP = 16384
-# Entries, of 8 bytes, that a thread block ranks after a histogram.
-LARGEST_KEEP = 8192
 EXACT = 1 << 14
+# Neighbouring scores of a sample.
+PIECE = 16
 ORDER_TILE = 64
 
 
@@ -111,82 +107,17 @@ class SelectOutput:
                 raise SelectError(f"{name}: contiguous {wanted} is expected, got {tuple(tensor.shape)}")
 
 
-@dataclass(frozen=True)
-class Launch:
-    """How the kernels are launched.
-
-    warps       of a thread block that selects from a row
-    bins        of a histogram; 0: a search in registers by counting at `probes` keys a step (even) instead
-    most        lanes of the bucket around the k-th that are ranked by comparing every pair
-    vector      rows are read by vectors of 16 bytes; otherwise lane by lane, which saves a way through shared memory
-    registers   most of a thread, so that more thread blocks share a multiprocessor (None: Triton's choice)
-    largest     scores of a row that are read at once; of longer rows the groups with the largest maxima are
-    group       lanes of a group: 4, 8 or 16
-    chunk       scores whose maxima one thread block of chunk_warps takes
-    """
-
-    warps: int
-    bins: int = 64
-    most: int = 64
-    probes: int = 4
-    vector: bool = False
-    registers: int | None = None
-    largest: int = 8192
-    group: int = 8
-    chunk: int = 4096
-    chunk_warps: int = 4
-
-
-# (scores of a row, rows, launch): the first line that holds a selection; benchmarks/topk.py times the alternatives.
-ANY = 1 << 62
-LAUNCHES = (
-    (512, 264, Launch(4, 64, 32)),
-    (512, ANY, Launch(2, 64, 32)),
-    (2048, 264, Launch(8, 128, 64)),
-    (2048, ANY, Launch(4, 0, vector=True, probes=2)),
-    (4096, ANY, Launch(8, 64, 64)),
-    (8192, ANY, Launch(8, 64, 64, largest=4096)),
-    (32768, ANY, Launch(8, 64, 64, vector=True)),
-    (ANY, ANY, Launch(16, 64, 128, group=4)),
-)
-
-
-def default_launch(length: int, rows: int) -> Launch:
-    """The launch for `rows` rows of up to `length` scores."""
-    return next(launch for lanes, most, launch in LAUNCHES if length <= lanes and rows <= most)
-
-
-def _level_lengths(capacity: int, most: int, launch: Launch) -> list[int] | None:
-    """Groups of a row, groups of those and so on, until a thread block takes the last; none for a row that is read
-    at once, None where a row is too long for that and the k best groups hold too much of it."""
-    read = _listed(most, launch.group) * launch.group
-    if capacity <= launch.largest or (capacity <= LARGEST_TILE and 2 * read > capacity):
-        return []
-    if read > LARGEST_TILE or _power(most) > LARGEST_KEEP // 2:
-        return None
-    lengths = [-(-capacity // launch.group)]
-    while lengths[-1] > LARGEST_TOP:
-        lengths.append(-(-lengths[-1] // launch.group))
-    return lengths
-
-
-def _listed(most: int, group: int) -> int:
-    """Slots for the k best groups; no tile has fewer lanes than a thread block has threads, for histograms' sake."""
-    return max(_power(most), 1024 // group)
-
-
 class Selector:
     """A compiled selection for `requests` rows of requests on one device.
 
-    With `overlap` a kernel starts while the one before it ends (sm_90). A row of up to `Launch.largest` blocks takes
-    one thread block. Of a longer one, first the maximum of each group of blocks is taken, then the k best maxima; the k
-    best blocks are in their groups. Where k is too large for that, blocks are selected digit by digit (select_wide.py),
-    exactly also for a stochastic configuration; top_p is not offered there: SelectError. A stochastic selection from a
-    long row samples among the blocks of the k best groups.
+    With `overlap` a kernel starts while the one before it ends (sm_90). A row of up to 8,192 blocks takes one thread
+    block and one launch, a longer one three launches and several thread blocks (select_long.py.jinja); what a launch
+    guesses or keeps changes how long it takes, never what is selected. A stochastic selection of a long row whose guess
+    was wrong is exact. Where no thread block holds what top_p may select: SelectError.
     """
 
     def __init__(
-        self, config: SelectConfig, requests: int, device: Any, launch: Launch | None = None,
+        self, config: SelectConfig, requests: int, device: Any, launch: Launch | LongLaunch | None = None,
         *, overlap: bool = False,
     ) -> None:  # fmt: skip
         import torch
@@ -195,59 +126,35 @@ class Selector:
         self.requests = requests
         self.overlap: dict[str, Any] = {"PDL": overlap} | ({"launch_pdl": True} if overlap else {})
         self.rows = requests * config.kv_heads
-        self.kernels = load_template("select.py.jinja")
         self.row = {
             "SINKS": config.sinks, "RECENT": config.recent, "WIDTH": config.width, "HEADS": config.kv_heads,
             "DENSE_AT_TAKE": config.kind == "top_k" if config.dense_at_take is None else config.dense_at_take,
         }  # fmt: skip
+        self.kind = {"KIND": KINDS.index(config.kind)}
         self.blocks = {"BLOCKS_PER_PAGE": config.blocks_per_page, "BLOCK_SIZE": config.block_size}
+        self.draw = {
+            "STOCHASTIC": config.recall is not None,
+            "RECALL": math.ceil((config.recall or 1) * EXACT),
+            "FRAME": min(power(config.width), 2048),
+        }
         shape = (requests, config.kv_heads, config.width)
         self.unordered = (
             torch.empty(shape, dtype=torch.int32, device=device) if config.order == "score" else None
         )
         most = config.most_candidates
-        chosen = launch or default_launch(config.capacity, self.rows)
-        lengths = _level_lengths(config.capacity, most, chosen)
-        self.wide = None
-        if lengths is None:
-            if config.kind == "top_p":
+        self.launch = launch or default_launch(config.capacity, most, self.rows)
+        self.long: LongRows | None = None
+        if isinstance(self.launch, LongLaunch):
+            if config.kind == "top_p" and not self.launch.keep:
                 raise SelectError(
                     f"width: top_p of up to {config.width} of {config.capacity} blocks fits no thread block; "
                     "lower its max"
                 )
-            self.wide = WideRows(self.rows, config.capacity, device)
+            self.long = LongRows(self.launch, self.rows, config.capacity, device)
             return
-        if lengths and not chosen.bins:
-            raise SelectError(f"launch: a search (bins=0) takes rows of up to {chosen.largest}; give bins")
-        self.lengths = lengths
-        self.top = max(_power(lengths[-1]), 1024) if lengths else 0
-        self.listed = _listed(most, chosen.group)
-        self.lanes = (
-            self.listed * chosen.group if lengths else max(_power(config.capacity), 32 * chosen.warps)
-        )
-        # At most 32 scores a thread, where the launch is ours.
-        warps = max(chosen.warps, max(self.lanes, self.top) // 1024)
-        self.launch = launch or replace(chosen, warps=min(warps, 32))
-        self.keep = _power(most + self.launch.most)
-        self.bins = self.launch.bins if lengths or self.keep <= min(self.lanes, LARGEST_KEEP) else 0
-        # Rows start on 16 bytes.
-        self.maxima = [
-            torch.empty(self.rows, -(-length // 16) * 16, dtype=torch.float32, device=device)
-            for length in lengths
-        ]
-        self.groups = [torch.empty(self.rows, self.listed, dtype=torch.int32, device=device) for _ in lengths]
-        self.kept = (
-            torch.empty(self.rows, self.keep + self.launch.most, dtype=torch.int64, device=device)
-            if self.bins
-            else None
-        )
-        self.parts = _power(-(-config.capacity // self.launch.chunk))
-        # Parts beyond the chunks stay 0 and count nothing.
-        self.weights = (
-            torch.zeros(self.rows, 2, self.parts, dtype=torch.float32, device=device)
-            if lengths and config.kind == "top_p"
-            else None
-        )
+        if config.capacity > LARGEST_TILE:
+            raise SelectError(f"launch: {config.capacity} blocks fit no thread block; give a LongLaunch")
+        self.launch = fitted(self.launch, config.capacity, most)
 
     def run(
         self,
@@ -300,57 +207,25 @@ class Selector:
         outputs: tuple[Any, ...],
     ) -> None:
         """`outputs`: ids, counts, pool_blocks, indices, page_table, its stride."""
-        config = self.config
-        frame = min(_power(config.width), 2048)
         align = _alignment(scores)
-        tile = {"ALIGN": align, "KIND": KINDS.index(config.kind)}
-        if self.wide is not None:
-            self.wide.run(scores, budget, bound, outputs, self.row, tile, self.blocks, frame)
+        stream_of = (lengths, *stream)
+        if self.long is not None:
+            row = self.row | self.kind | self.overlap
+            self.long.run(scores, budget, bound, stream_of, outputs, row, self.draw | self.blocks, align)
             return
         launch = self.launch
-        source, listed = self._group(scores, budget, bound, align, tile["KIND"])
-        if not launch.vector:
-            tile["ALIGN"] = 1
-        maxima = (
-            () if not self.lengths else (source, source.stride(0), self.lengths[0], listed, self.groups[0])
-        )
-        self.kernels.select_rows[(self.rows,)](
-            scores, scores.stride(0), config.capacity, *(maxima or (None, 0, 0, None, None)), self.kept,
-            self.weights, *budget, lengths, *stream, bound, *outputs,
-            LANES=self.lanes, MAXIMA=self.listed * launch.group if listed is not None else self.top, FRAME=frame,
-            PARTS=self.parts, PROBES=launch.probes, STOCHASTIC=config.recall is not None,
-            RECALL=math.ceil((config.recall or 1) * EXACT),
-            num_warps=launch.warps, **_registers(launch.registers), **self._tiles(), **self.row, **self.blocks,
-            **tile, **self.overlap,
+        assert isinstance(launch, Launch)
+        threads = 32 * launch.warps
+        lanes = max(power(self.config.capacity), threads * launch.each)
+        # Runs of lanes that are not read by vectors lie in several threads, and so do their maxima.
+        keep = launch.keep if align > 1 else 0
+        load_template("select.py.jinja").select_rows[(self.rows,)](
+            scores, scores.stride(0), self.config.capacity, *budget, *stream_of, bound, *outputs,
+            THREADS=lanes // launch.each, EACH=launch.each, ALIGN=align, BINS=launch.bins, KEEP=keep,
+            MAXIMA=launch.maxima, num_warps=launch.warps,
+            **({} if launch.registers is None else {"maxnreg": launch.registers}),
+            **self.row, **self.kind, **self.draw, **self.blocks, **self.overlap,
         )  # fmt: skip
-
-    def _tiles(self) -> dict[str, int]:
-        return {
-            "GROUP": self.launch.group, "LISTED": self.listed, "KEEP": self.keep, "MOST": self.launch.most,
-            "BINS": self.bins,
-        }  # fmt: skip
-
-    def _group(self, scores: Tensor, budget: Any, bound: float, align: int, kind: int) -> tuple[Tensor, Any]:
-        """Takes the maxima of long rows; returns the first level's and which groups of them to read (None: all)."""
-        launch, source, length, listed = self.launch, scores, self.config.capacity, None
-        for level, (maxima, groups) in enumerate(zip(self.maxima, self.lengths, strict=True)):
-            self.kernels.group_maxima[(self.rows, -(-length // launch.chunk))](
-                source, source.stride(0), length, *budget, bound, maxima, maxima.stride(0),
-                None if level else self.weights, LANES=launch.chunk, GROUP=launch.group, ALIGN=align,
-                OF_MAXIMA=level > 0, PARTS=self.parts, KIND=0 if level else kind, num_warps=launch.chunk_warps,
-                **self.row, **self.overlap,
-            )  # fmt: skip
-            source, length, align = maxima, groups, 4
-        for level in range(len(self.lengths) - 1, 0, -1):
-            maxima = self.maxima[level]
-            self.kernels.select_groups[(self.rows,)](
-                maxima, maxima.stride(0), self.lengths[level], listed, *budget, self.kept, self.groups[level],
-                LANES=self.top if listed is None else self.listed * launch.group,
-                ALIGN=4 if launch.vector else 1, num_warps=launch.warps,
-                **self._tiles(), **self.row, **self.overlap,
-            )  # fmt: skip
-            listed = self.groups[level]
-        return (self.maxima or [scores])[0], listed
 
     def _check(
         self, scores: Tensor, out: SelectOutput, lengths: Tensor | None, page_table: Tensor | None
@@ -371,12 +246,56 @@ class Selector:
         out.check((self.requests, config.kv_heads, config.width))
 
 
-def _registers(most: int | None) -> dict[str, int]:
-    return {} if most is None else {"maxnreg": most}
+class LongRows:
+    """Workspace and launches of select_long.py.jinja for `rows` rows of up to `capacity` scores."""
 
+    def __init__(self, launch: LongLaunch, rows: int, capacity: int, device: Any) -> None:
+        import torch
 
-def _power(count: int) -> int:
-    return 1 << (count - 1).bit_length()
+        self.launch = launch
+        self.rows = rows
+        self.segments = -(-capacity // (launch.tile * launch.tiles))
+        # No segment keeps more than its lanes.
+        self.room = min(launch.keep, power(launch.tile * launch.tiles))
+        self.guesses = torch.empty(rows, dtype=torch.float32, device=device)
+        self.kept = torch.empty(rows * self.segments * self.room, dtype=torch.int64, device=device)
+        self.kept_counts = torch.empty(rows * self.segments, dtype=torch.int32, device=device)
+        self.shares = torch.empty(rows * self.segments, 2, dtype=torch.float32, device=device)
+        self.kernels = load_template("select_long.py.jinja")
+
+    def run(
+        self,
+        scores: Tensor,
+        budget: tuple[Tensor, Tensor, Tensor | None],
+        bound: float,
+        stream: tuple[Any, ...],
+        outputs: tuple[Any, ...],
+        row: dict[str, Any],
+        write: dict[str, Any],
+        align: int,
+    ) -> None:
+        """`budget`: finished, take, dense. `stream`: lengths, seed, layer, first_head. `outputs`: ids to page_stride.
+
+        row, write: constants of the kernels that know a row, and of the one that writes it.
+        """
+        launch = self.launch
+        kept = (self.guesses, self.kept, self.kept_counts, self.shares)
+        source = (scores, scores.stride(0), *budget)
+        if launch.keep:
+            self.kernels.guess_rows[(self.rows,)](
+                *source, bound, self.guesses, PIECES=launch.sample // PIECE, PIECE=PIECE, ALIGN=align, BINS=launch.bins,
+                MOST=launch.most, KEEP=launch.keep, num_warps=launch.guess_warps, **row,
+            )  # fmt: skip
+            self.kernels.sift_rows[(self.rows, self.segments)](
+                *source, bound, *kept, THREADS=launch.tile // launch.each, EACH=launch.each, TILES=launch.tiles,
+                ALIGN=align, ROOM=self.room, num_warps=launch.sift_warps, **row,
+            )  # fmt: skip
+        threads = 32 * launch.finish_warps
+        each = launch.keep // threads if launch.keep else 16
+        self.kernels.finish_rows[(self.rows,)](
+            *source, *stream, bound, *kept, *outputs, THREADS=threads, EACH=each, ALIGN=align, BINS=launch.bins,
+            KEEP=launch.keep, ROOM=self.room, SEGMENTS=self.segments, num_warps=launch.finish_warps, **row, **write,
+        )  # fmt: skip
 
 
 def _alignment(scores: Tensor) -> int:

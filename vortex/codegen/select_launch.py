@@ -1,0 +1,97 @@
+"""How the selection kernels are launched: the sizes of their tiles, by the length of the rows and their number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+# Lanes that one thread block selects from: 16 a thread at 1,024 threads.
+LARGEST_TILE = 16384
+# Kept lanes that fit beside the counters into the shared memory of a kernel that asks for none.
+LARGEST_KEEP = 2048
+EACH = (1, 2, 4, 8, 16)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How rows are launched that one thread block holds.
+
+    warps   of a thread block
+    each    neighbouring lanes of a thread: 1 to 16. A thread takes several runs of them where a row is long
+    bins    of a histogram, at most 1,024
+    keep    lanes that reach the floor and are selected from; 0: no floor, all lanes are selected from
+    maxima  groups in a run of lanes whose maxima give the floor
+    registers  most of a thread, so that more thread blocks share a multiprocessor (None: Triton's choice)
+    """
+
+    warps: int
+    each: int = 8
+    bins: int = 256
+    keep: int = 0
+    maxima: int = 1
+    registers: int | None = None
+
+
+@dataclass(frozen=True)
+class LongLaunch:
+    """How longer rows are launched: threads and tiles of the three kernels.
+
+    sample        scores that the guess is made from
+    keep          lanes that are selected from in the end, more than k; 0: rows are selected from tile by tile
+    tile, tiles   lanes of a tile of a segment, and tiles of one
+    each          neighbouring lanes of a thread that sifts; the other kernels divide their tiles by their threads
+    most          lanes of the sample that the guess may be off by
+    """
+
+    keep: int
+    sample: int = 8192
+    guess_warps: int = 16
+    most: int = 8
+    tile: int = 8192
+    tiles: int = 1
+    sift_warps: int = 16
+    each: int = 16
+    finish_warps: int = 16
+    bins: int = 512
+
+
+# (scores of a row, k, rows, launch): the first line that holds a selection; benchmarks/topk.py times the alternatives.
+ANY = 1 << 62
+LAUNCHES: tuple[tuple[int, int, int, Launch], ...] = (
+    (512, ANY, ANY, Launch(2, 8, 64)),
+    (1024, ANY, ANY, Launch(4, 8, 128)),
+    (2048, ANY, ANY, Launch(8, 8, 256)),
+    (4096, 256, ANY, Launch(16, 8, 256, keep=512)),
+    (4096, ANY, ANY, Launch(16, 8, 512)),
+    (8192, 256, ANY, Launch(16, 16, 256, keep=512)),
+    (8192, 512, ANY, Launch(16, 16, 256, keep=1024, maxima=4)),
+    (8192, ANY, ANY, Launch(16, 16, 512)),
+)
+
+
+def power(count: int) -> int:
+    return 1 << (count - 1).bit_length()
+
+
+def default_launch(length: int, most: int, rows: int) -> Launch | LongLaunch:
+    """The launch for `rows` rows of up to `length` scores, of which up to `most` are selected."""
+    for lanes, largest, many, launch in LAUNCHES:
+        if length <= lanes and most <= largest and rows <= many:
+            return launch
+    return _long(length, most)
+
+
+def _long(length: int, most: int) -> LongLaunch:
+    keep = power(max(most, 256)) * 2
+    if keep > LARGEST_TILE:
+        return LongLaunch(0)
+    # Few segments of a row: what they kept is put together by one thread block.
+    tiles = max(-(-length // (8192 * 32)), 1)
+    warps = 16 if keep <= 8192 else 32
+    return LongLaunch(keep, tiles=tiles, finish_warps=warps)
+
+
+def fitted(launch: Launch, length: int, most: int) -> Launch:
+    """The launch with a tile that holds the row, and without a floor where so many maxima or lanes do not exist."""
+    lanes = max(power(length), 32 * launch.warps * launch.each)
+    keeps = launch.keep >= max(most, 32 * launch.warps) and lanes // launch.each * launch.maxima >= most
+    return replace(launch, keep=launch.keep if keeps else 0)
