@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ POINTS = [(512, 32), (2048, 125), (8192, 125), (8192, 512), (32768, 512), (13107
 ROWS = [8, 128, 512]
 HEADS = 8
 INPUTS = 4
+# A graph of as many calls shows what one costs inside of a model's; one of INPUTS also what a graph costs.
+MANY = 12
 DEVICE = "cuda"
 REPLAYS = 20
 
@@ -66,13 +69,13 @@ def graph_time(calls: list[Any]) -> float:
 class Problem:
     """Scores, tables and outputs of one point of the grid."""
 
-    def __init__(self, rows: int, n: int, k: int, kind: str = "normal") -> None:
+    def __init__(self, rows: int, n: int, k: int, kind: str = "normal", inputs: int = INPUTS) -> None:
         import torch
 
         self.rows, self.n, self.k = rows, n, k
         self.requests = rows // HEADS
         generator = torch.Generator(device=DEVICE).manual_seed(rows + n + k)
-        self.scores = [scores_of(kind, rows, n, generator) for _ in range(INPUTS)]
+        self.scores = [scores_of(kind, rows, n, generator) for _ in range(inputs)]
         self.page_table = torch.stack(
             [torch.randperm(n, generator=generator, device=DEVICE) for _ in range(self.requests)]
         )
@@ -89,7 +92,7 @@ class Problem:
         from vortex.codegen.select import SelectConfig, Selector, SelectOutput
 
         config = SelectConfig("top_k", self.n, self.k + 1, HEADS, recall=recall, seed=1)
-        selector = Selector(config, self.requests, DEVICE, launch)
+        selector = Selector(config, self.requests, DEVICE, launch, overlap=True)
         shape = (self.requests, HEADS, self.k + 1)
         self.outputs = [
             SelectOutput(
@@ -148,41 +151,22 @@ def scores_of(kind: str, rows: int, n: int, generator: Any) -> Any:
     return normal
 
 
-def launches(n: int) -> dict[str, Any]:
-    """The launch variants to time at a row length; `default` is what a Selector takes by itself."""
-    from vortex.codegen.select import Launch
+def launches(n: int, k: int) -> dict[str, Any]:
+    """The launch variants to time at a point; `default` is what a Selector takes by itself."""
+    from vortex.codegen.select_launch import Launch, LongLaunch, default_launch
 
     found: dict[str, Any] = {"default": None}
-    if n <= 512:
+    default = default_launch(n, k, 128)
+    if isinstance(default, LongLaunch):
         return found | {
-            "search w1 p2": Launch(1, 0, vector=True, probes=2),
-            "w1 b64": Launch(1, 64, 32), "w2 b64": Launch(2, 64, 32), "w4 b64": Launch(4, 64, 32),
-        }  # fmt: skip
-    if n <= 2048:
-        return found | {
-            "search w4 p2": Launch(4, 0, vector=True, probes=2),
-            "w4 b64 vector": Launch(4, 64, 64, vector=True),
-            "w8 b64": Launch(8, 64, 64), "w8 b128": Launch(8, 128, 64), "w4 b64 r128": Launch(4, 64, 64, registers=128),
-            "groups w4": Launch(4, 64, 64, largest=1024),
-        }  # fmt: skip
-    if n <= 8192:
-        return found | {
-            "w16 b128 vector": Launch(16, 128, 128, vector=True), "w8 b128": Launch(8, 128, 128),
-            "w8 b64 r128": Launch(8, 64, 128, registers=128), "w16 b64": Launch(16, 64, 128),
-            "w16 b64 r64": Launch(16, 64, 128, registers=64), "w32 b64": Launch(32, 64, 128),
-            "w16 b128": Launch(16, 128, 128), "groups w4": Launch(4, 64, 64, largest=4096),
-            "groups w8": Launch(8, 64, 64, largest=4096),
-        }  # fmt: skip
-    if n <= 32768:
-        return found | {
-            "groups w8 vector": Launch(8, 64, 64, vector=True), "groups w16": Launch(16, 64, 64),
-            "groups w4": Launch(4, 64, 64), "groups w8 b128": Launch(8, 128, 64),
-            "groups w8 chunk 8192": Launch(8, 64, 64, chunk=8192, chunk_warps=8),
-        }  # fmt: skip
+            "more kept": replace(default, keep=2 * default.keep),
+            "twice the sample": replace(default, sample=2 * default.sample, guess_warps=16),
+            "longer segments": replace(default, tiles=2 * default.tiles),
+        }
     return found | {
-        "groups w32": Launch(32, 64, 128), "groups w16 vector": Launch(16, 64, 128, vector=True),
-        "groups of 4 w16": Launch(16, 64, 128, group=4), "groups of 4 w8": Launch(8, 64, 128, group=4),
-        "groups w16 chunk 8192": Launch(16, 64, 128, chunk=8192, chunk_warps=8),
+        "whole": replace(default, keep=0), "8 warps": replace(default, warps=8, registers=None),
+        "128 bins": replace(default, bins=128), "512 bins": replace(default, bins=512),
+        "kept": Launch(8, 8, 256, keep=512, maxima=2),
     }  # fmt: skip
 
 
@@ -190,7 +174,7 @@ def compile_one(task: tuple[int, int, str, float | None]) -> str:
     """Fills Triton's cache from a process of its own."""
     n, k, name, recall = task
     try:
-        Problem(HEADS, n, k).selector(launches(n)[name], recall)[0]()
+        Problem(HEADS, n, k).selector(launches(n, k)[name], recall)[0]()
     except Exception as error:
         return f"{n} -> {k} {name}: {type(error).__name__}: {error}"[:300]
     return ""
@@ -201,7 +185,9 @@ def compile_all(quick: bool) -> None:
     from multiprocessing import get_context
 
     tasks: list[tuple[int, int, str, float | None]]
-    tasks = [(n, k, name, None) for n, k in POINTS for name in launches(n) if not quick or name == "default"]
+    tasks = [
+        (n, k, name, None) for n, k in POINTS for name in launches(n, k) if not quick or name == "default"
+    ]
     tasks += [(n, k, "default", 0.97) for n, k in POINTS]
     with ProcessPoolExecutor(10, get_context("spawn")) as pool:
         print(*filter(None, pool.map(compile_one, tasks)), sep="\n", flush=True)
@@ -212,7 +198,7 @@ def time_ours(results: dict[str, Any], quick: bool, save: Any) -> None:
         for rows in ROWS:
             problem = Problem(rows, n, k)
             point = results["points"].setdefault(f"{rows} x {n} -> {k}", {})
-            for name, launch in launches(n).items():
+            for name, launch in launches(n, k).items():
                 if quick and name != "default":
                     continue
                 try:
@@ -235,6 +221,8 @@ def time_ours(results: dict[str, Any], quick: bool, save: Any) -> None:
                 call()
             point["stochastic recall"] = problem.check(0.97)
             point["stochastic"] = graph_time(calls)
+            if rows * n <= 512 * 32768:
+                point["many ours"] = graph_time(Problem(rows, n, k, inputs=MANY).selector())
             point["torch.topk"] = graph_time([lambda s=s, k=k: s.topk(k) for s in problem.scores])
             best = min((us, name) for name, us in point.items() if name.startswith("ours"))
             times = (f"{a}: {b:.2f}" for a, b in point.items())
@@ -294,6 +282,10 @@ def time_flashinfer(results: dict[str, Any], quick: bool, save: Any) -> None:
                         results["failed"].append(
                             f"flashinfer {label} {algorithm} {rows} x {n}: {error}"[:300]
                         )
+            os.environ.pop("FLASHINFER_TOPK_ALGO", None)
+            if rows * n <= 512 * 32768:
+                calls = flashinfer_calls(Problem(rows, n, k, inputs=MANY))["top_k_page_table_transform"]
+                point["many flashinfer"] = graph_time(calls)
             print(rows, n, k, {a: round(b, 2) for a, b in point.items() if "flash" in a}, flush=True)
             save()
 

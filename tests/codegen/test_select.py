@@ -188,7 +188,11 @@ def test_nan_infinities_and_signed_zeros(device):
     ]
     scores = torch.tensor(rows, device=device)
     for take in (1, 2, 3, 5, 9, 10):
-        for launch in (Launch(1), Launch(1, 1, keep=32), LongLaunch(256, sample=256, tile=256, each=1, guess_warps=1, sift_warps=1, finish_warps=1)):
+        for launch in (
+            Launch(1),
+            Launch(1, 1, keep=32),
+            LongLaunch(256, sample=256, tile=256, each=1, guess_warps=1, sift_warps=1, finish_warps=1),
+        ):
             expect(scores, [10] * 3, [take] * 3, launch=launch)
 
 
