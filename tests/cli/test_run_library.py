@@ -11,8 +11,14 @@ FOLDER = Path(__file__).parents[2] / "algorithms"
 STEMS = sorted(path.stem for path in FOLDER.glob("*.py"))
 CHARACTERS = 2400
 
-OWN_BUDGET = ("a_shape", "dilated", "pyramidkv")
-"""Their budgets are part of the method; the others attend 128 tokens, so that a short text is sparse."""
+SPARSE = {
+    "a_shape": [],
+    "dilated": [],
+    "pyramidkv": [],
+    "lightning_indexer": ["block_size=1", "budget=128"],
+    "shadowkv": ["block_size=16", "budget=8", "landmarks=6", "outliers=3"],
+}
+"""What makes a short text sparse where it is not the usual 8 blocks of 16; [] for what brings its own budget."""
 
 pytestmark = pytest.mark.slow
 
@@ -27,10 +33,9 @@ def loaded():
 @pytest.mark.parametrize("stem", STEMS)
 def test_it_decodes_sparsely_on_the_demo_model(vortex, monkeypatch, loaded, stem):
     monkeypatch.setattr("vortex.engines.transformers.model.load", lambda *args, **options: loaded)
-    size = 1 if stem == "lightning_indexer" else 16
-    words = ["--set", f"block_size={size}", "--prompt", long_prompt()[:CHARACTERS], "--max-new-tokens", 5]
-    if stem not in OWN_BUDGET:
-        words += ["--set", f"budget={128 // size}"]
+    words = ["--prompt", long_prompt()[:CHARACTERS], "--max-new-tokens", 5]
+    for setting in SPARSE.get(stem, ["block_size=16", "budget=8"]):
+        words += ["--set", setting]
     result = vortex("run", FOLDER / f"{stem}.py", *words, "--recall-every", 2, "--json")
     assert result.exit_code == 0, result.output
     said = json.loads(result.stdout)
