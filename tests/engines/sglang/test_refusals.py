@@ -129,7 +129,7 @@ def test_layers_that_are_not_attention(tmp_path):
     from transformers import Qwen3NextConfig
 
     written(tmp_path, Qwen3NextConfig(num_hidden_layers=4), "Qwen3NextForCausalLM")
-    with pytest.raises(StartError, match=r"VTX623.*linear_attention"):
+    with pytest.raises(StartError, match=r"VTX623: Qwen3NextForCausalLM .*attention"):
         refusals.check_model(ModelConfig(str(tmp_path)))
 
 

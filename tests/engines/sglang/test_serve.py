@@ -148,7 +148,6 @@ def test_the_metrics_show_it_as_well(address):
     ("more", "code", "part"),
     [
         (["--speculative-algorithm", "NGRAM"], "VTX622", "--speculative-algorithm"),
-        (["--page-size", "12"], "VTX624", "--page-size 12"),
         (["--attention-backend", "triton"], "", "--attention-backend triton"),
     ],
 )

@@ -36,10 +36,12 @@ def test_the_flow_selects_here(engine, server, tmp_path):
     before = server.probe(tmp_path)["reads"]
     alike(engine, server, [prompt(120, 2)], 10)
     reads = server.probe(tmp_path)["reads"]
-    assert (reads["sparse"] - before["sparse"], reads["dense"] - before["dense"]) == (2 * 9, 0)
-    assert reads["steps"] - before["steps"] >= 9
+    # 0.5.16 begins another step before it sees that the request has ended.
+    steps = reads["steps"] - before["steps"]
+    assert steps in (9, 10)
+    assert (reads["sparse"] - before["sparse"], reads["dense"] - before["dense"]) == (2 * steps, 0)
     # 2 layers, 2 KV heads, K and V of 32 numbers in 4 bytes: 3 blocks of 8 and the current one.
-    tokens = sum(3 * 8 + (length - 1) % 8 + 1 for length in range(121, 130))
+    tokens = sum(3 * 8 + (length - 1) % 8 + 1 for length in range(121, 121 + steps))
     assert reads["kv_bytes"] - before["kv_bytes"] == 2 * 2 * 2 * 32 * 4 * tokens
 
 

@@ -33,6 +33,9 @@ PREFILL_FACTS = (
 )  # fmt: skip
 """What SGLang asks a backend about its prefill; 0.5.16 knows the first alone."""
 
+MEASURED_REQUESTS = 16
+"""Requests of the step that `dense_below = "auto"` is measured with, before graphs are captured."""
+
 
 class VortexBackend(AttentionBackend):
     """Decode through a flow, everything else through SGLang's own backend.
@@ -85,6 +88,8 @@ class VortexBackend(AttentionBackend):
         self.current: DecodeStep | None = None
         hooks.live.append(self)
         logger.info("vortex: %s", self.summary(config))
+        if self.flow.program.policy.dense_below == "auto":
+            self.step(min(MEASURED_REQUESTS, self.max_requests))
 
     def _prefill(self, runner: Any, on_gpu: bool) -> Any:
         """SGLang's backend for prompts; None where it was chosen apart and is called by SGLang itself."""
