@@ -159,9 +159,9 @@ def line(case: Case, row: Mapping[str, Any]) -> str:
     return f"{case.name} {row['load']}: {', '.join(parts)}; started in {row['start_s']:.0f} s"
 
 
-def main() -> None:
+def main(description: str) -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     parser.add_argument(
