@@ -1,5 +1,9 @@
 """The benchmark of servers: which cases a pattern takes, what a log says, and the table."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from benchmarks.serving.cases import SHAPES, Load, cases
@@ -67,3 +71,10 @@ def test_the_table_sets_each_server_beside_both_dense_ones(page):
     assert "| vortex-128 | 4,500 | 3.56 | 4.50 | 3.60 |  |  |  | 6.2% |" in page
     assert "| flashinfer-tc | 1,250 | 12.80 | 1.25 | 1.00 |  |  |  |  |" in page
     assert "GPU; sglang 0.5.16; commit abc" in page
+
+
+def test_the_script_lists_its_cases_from_anywhere(tmp_path):
+    script = Path(__file__).parents[2] / "benchmarks" / "sglang.py"
+    command = [sys.executable, script, "--list", "--only", "latency/*/flashinfer"]
+    listed = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True).stdout
+    assert listed.count("latency/Qwen3-") == 4 and "30x" not in listed and "8/s 16384+128" in listed
