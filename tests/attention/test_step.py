@@ -7,7 +7,7 @@ import torch
 from step_cases import Decoding, program
 
 from vortex.attention.counters import Tally
-from vortex.attention.step import StepOptions, attended, fixed_counts
+from vortex.attention.step import DecodeStep, StepOptions, attended, fixed_counts
 from vortex.vtensor.batch import Batch, BatchError, Heads
 
 SMALL = {"block_size": 4, "budget": 4}
@@ -117,3 +117,27 @@ def test_what_does_not_fit_is_refused():
         Decoding(
             program("h2o", layers=1, block_size=4), 2, 16, compiled=False, options=StepOptions(dense=True)
         )
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_steps_of_several_batch_sizes_share_scratch_entries_and_counters(compiled):
+    """As an engine has one for each size of its graphs: the smaller one after the larger left its scores behind."""
+    shared = torch.zeros(1, 3, dtype=torch.int64)
+    flow = program(layers=1, **SMALL)
+    decoding = Decoding(flow, 4, 40, compiled=compiled, options=StepOptions(totals=shared))
+    decoding.write([37, 12, 30, 33])
+    decoding.decode()
+    decoding.check()
+    large, batch = decoding.step, decoding.batch
+    few = Batch(batch.lengths[:2], batch.page_table[:2], batch.slots[:2], batch.page_size, 4, batch.heads)
+    small = DecodeStep(
+        large.runner, large.storage, large.pools, few, torch.float32, StepOptions(totals=shared)
+    )
+    assert small.valid is large.valid
+    if compiled:
+        scores, held = (next(iter(step.space.buffers.values())) for step in (small, large))
+        assert scores.data_ptr() == held.data_ptr() and len(scores) == len(held) // 2
+    small.plan()
+    again = small.run(0, decoding.q[0, :2])
+    assert torch.equal(again, decoding.out[0, :2])
+    assert shared[0, :2].tolist() == [4, 2], "a row of 12 tokens is dense"
