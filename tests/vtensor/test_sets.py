@@ -1,7 +1,8 @@
 """What a set of blocks holds when it is used as a tensor, restricts an axis, or is joined with another."""
 
 import pytest
-from support import decode, flow
+
+from tests.vtensor.support import decode, flow
 
 FORTY = 40 * 4 + 1
 """Tokens of a request with 40 finished blocks of 4; the current one is number 40."""
