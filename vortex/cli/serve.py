@@ -42,7 +42,8 @@ def serve_command(
 
         serve(arguments)
     except ModuleNotFoundError as error:
-        fail(f"{error.name or error} is not installed: run `pip install 'vortex-attention[sglang]'`")
+        package = (error.name or str(error)).partition(".")[0]
+        fail(f"{package} is not installed: run `pip install 'vortex-attention[sglang]'`")
     except StartError as error:
         fail(str(error))
 

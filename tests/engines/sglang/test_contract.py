@@ -5,10 +5,9 @@ import pkgutil
 
 import pytest
 
-from vortex.engines.sglang import compat
+from vortex.engines.sglang import compat, plugin
 from vortex.engines.sglang.compat import Hook
 from vortex.engines.sglang.errors import StartError
-from vortex.engines.sglang.plugin import _hooks, require_loaded
 
 BACKEND = "sglang.srt.layers.attention.base_attn_backend.AttentionBackend"
 CALLED = {
@@ -32,7 +31,7 @@ CALLED = {
 
 @pytest.fixture(scope="module", autouse=True)
 def loaded():
-    require_loaded()
+    plugin.require_loaded()
 
 
 def test_this_version_is_one_that_is_tested():
@@ -70,7 +69,7 @@ def test_allocators_have_what_is_followed():
 
 
 def test_every_hook_landed():
-    assert len(_hooks) >= 3 and compat.missing(_hooks) == []
+    assert len(plugin._hooks) >= 3 and compat.missing(plugin._hooks) == []
 
 
 def test_a_hook_that_did_not_land_is_named():
@@ -79,6 +78,26 @@ def test_a_hook_that_did_not_land_is_named():
         "sglang.srt.managers.scheduler.Gone.run",
     )
     assert compat.missing([Hook(target, print), Hook(gone, print)]) == sorted([target, gone])
+
+
+@pytest.mark.parametrize(
+    ("problem", "code", "part"),
+    [
+        (StartError("version", version="0.6", supported="0.5.16 to 0.5.23"), "VTX620", "0.6"),
+        (ValueError("no such target"), "VTX621", "no such target"),
+    ],
+)
+def test_what_sglang_swallows_is_told_by_the_process_that_serves(monkeypatch, problem, code, part):
+    monkeypatch.setattr(plugin, "_problem", problem)
+    with pytest.raises(StartError) as caught:
+        plugin.create(None)
+    assert caught.value.code == code and part in str(caught.value)
+
+
+def test_a_backend_without_all_of_its_hooks_does_not_start(monkeypatch):
+    monkeypatch.setattr(plugin, "_hooks", [Hook("sglang.srt.managers.scheduler.Scheduler.run_batch", print)])
+    with pytest.raises(StartError, match=r"VTX621: .*Scheduler\.run_batch"):
+        plugin.create(None)
 
 
 def test_the_backend_is_a_choice_of_each_flag():

@@ -89,6 +89,16 @@ def test_decode_alone_is_served(model):
     assert resolved(model, backend=backend).page_size == 16
 
 
+def test_a_model_that_sglang_gives_another_backend():
+    from sglang.srt.arg_groups.overrides import ResolvedView
+
+    given = SimpleNamespace(
+        attention_backend="vortex", decode_attention_backend=None, prefill_attention_backend=None
+    )
+    with pytest.raises(StartError, match=r"VTX626: .* with fa3, although --attention-backend vortex"):
+        refusals.decide(ResolvedView(given, {"attention_backend": "fa3"}))
+
+
 def test_no_algorithm_is_said_at_once(model, monkeypatch):
     monkeypatch.delenv("VORTEX_ALGORITHM")
     refused(model, "VTX601", "VORTEX_ALGORITHM")

@@ -30,8 +30,9 @@ def register() -> None:
         _hooks.extend([*HOOKS, *compat.on_arguments(refusals.decide)])
         compat.install(_hooks)
     except Exception as error:
+        # Who serves with another backend is not to be disturbed.
         _problem = error
-        raise
+        logger.info("vortex cannot be an attention backend here: %s", error)
 
 
 def require_loaded() -> None:
@@ -40,7 +41,7 @@ def require_loaded() -> None:
     from sglang.srt.plugins import load_plugins
 
     load_plugins()
-    if isinstance(_problem, StartError):
+    if _problem is not None:
         raise _problem
     if NAME not in server_args.ATTENTION_BACKEND_CHOICES:
         raise StartError("not-loaded", version=compat.installed_version())

@@ -1,0 +1,80 @@
+"""The benchmark of servers: which cases a pattern takes, what a log says, and the table."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.serving.cases import SHAPES, Load, cases
+from benchmarks.serving.report import report
+from benchmarks.serving.run import chosen, dense_bytes, rates
+
+LOAD = Load(16, 32768, 400)
+LOG = """
+[00:00] Decode batch, #running-req: 16, #token: 9, gen throughput (token/s): 1.00, #q: 0
+== 16x32768+400
+[00:01] Prefill batch, #new-seq: 1, #new-token: 8192, #running-req: 16, input throughput (token/s): 9.9
+[00:02] Decode batch, #running-req: 16, #token: 9, gen throughput (token/s): 70.50, #q: 0
+[00:03] Decode batch, #running-req: 16, #token: 9, gen throughput (token/s): 989.25, #q: 0
+[00:04] Decode batch, #running-req: 16, #token: 9, gen throughput (token/s): 991.00, #q: 0
+[00:05] Decode batch, #running-req: 3, #token: 9, gen throughput (token/s): 200.00, #q: 0
+== end
+[00:06] Decode batch, #running-req: 16, #token: 9, gen throughput (token/s): 2.00, #q: 0
+"""
+
+
+def test_steady_rates_are_those_of_a_full_batch_after_prefill():
+    assert rates(LOG, LOAD) == [989.25, 991.0]
+    assert rates(LOG, Load(8, 1, 1)) == []
+
+
+def test_patterns_take_cases_and_loads_can_be_shorter():
+    (case,) = chosen(["holds/*/vortex-128"], 50, 4, tiny=False)
+    assert case.loads == (Load(4, 32768, 50),) and case.values == {"block_size": 16, "budget": 128}
+    assert chosen(["nothing"], None, None, tiny=False) == []
+
+
+def test_every_shape_and_budget_of_the_issue_is_there():
+    names = {each.name for each in cases()}
+    for model in SHAPES:
+        for group in ("long-prompts", "long-outputs"):
+            for kind in (
+                "flashinfer",
+                "flashinfer-tc",
+                *(f"vortex-{budget}" for budget in (32, 64, 128, 256)),
+            ):
+                assert f"{group}/{model}/{kind}" in names
+    (full,) = [each for each in cases() if each.name == "holds/Qwen3-1.7B/vortex-full"]
+    assert full.values["budget"] * 16 >= 36864
+
+
+def test_dense_bytes_count_every_token_of_every_step():
+    (case,) = [each for each in cases() if each.name == "holds/Qwen3-1.7B/flashinfer"]
+    # Two steps after the first token: 5 and 6 tokens, 28 layers, 8 KV heads of 128, K and V in 2 bytes.
+    assert dense_bytes(case, Load(1, 4, 3), {}) == (5 + 6) * 28 * 8 * 128 * 2 * 2
+
+
+def row(kind, rate, **more):
+    return {"group": "holds", "model": "Qwen3-1.7B", "kind": kind, "load": LOAD.name, "steady_tokens_per_s": rate,
+            "step_ms": 16 / rate * 1e3, **more}  # fmt: skip
+
+
+@pytest.fixture
+def page():
+    rows = [row("flashinfer", 1000.0), row("flashinfer-tc", 1250.0),
+            row("vortex-128", 4500.0, counters={"kv_bytes": 1}, dense_kv_bytes=16)]  # fmt: skip
+    return report({"device": "GPU", "versions": {"sglang": "0.5.16"}, "commit": "abc", "rows": rows})
+
+
+def test_the_table_sets_each_server_beside_both_dense_ones(page):
+    assert "| vortex-128 | 4,500 | 3.56 | 4.50 | 3.60 |  |  |  | 6.2% |" in page
+    assert "| flashinfer-tc | 1,250 | 12.80 | 1.25 | 1.00 |  |  |  |  |" in page
+    assert "GPU; sglang 0.5.16; commit abc" in page
+
+
+def test_the_script_lists_its_cases_from_anywhere(tmp_path):
+    script = Path(__file__).parents[2] / "benchmarks" / "sglang.py"
+    command = [sys.executable, script, "--list", "--only", "latency/*/flashinfer"]
+    listed = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True).stdout
+    assert listed.count("latency/Qwen3-") == 4 and "30x" not in listed and "8/s 16384+128" in listed
