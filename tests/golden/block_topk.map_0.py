@@ -27,10 +27,11 @@ def pool_block_of(pages, block, valid, BLOCKS_PER_PAGE: tl.constexpr):
 
 @triton.jit
 def wait_for_kernel(PDL: tl.constexpr):
-    """Lets the next kernel start, and waits until the one before has written everything."""
+    """Waits until the kernel before has written everything, then lets the next one start: its thread blocks find room
+    on all multiprocessors alike, not on those alone that the kernel before leaves first."""
     if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
 
 
 @triton.jit
@@ -70,6 +71,7 @@ def chunk_of_map_0(
         entry_0 + head * 128 + (pool1 * (HEADS * 128))[:, None] + (tl.arange(0, 128))[None, :],
         mask=(valid)[:, None],
         other=0.0,
+        eviction_policy="evict_first",
     ).to(tl.float32)
     v6 = tl.sum(v2 * v5[None, :], 1)  # block_topk.py:19
     tl.store(buffer_0 + row.to(tl.int64) * 1 * CAPACITY + block * 1, v6, mask=valid)

@@ -27,10 +27,11 @@ def pool_block_of(pages, block, valid, BLOCKS_PER_PAGE: tl.constexpr):
 
 @triton.jit
 def wait_for_kernel(PDL: tl.constexpr):
-    """Lets the next kernel start, and waits until the one before has written everything."""
+    """Waits until the kernel before has written everything, then lets the next one start: its thread blocks find room
+    on all multiprocessors alike, not on those alone that the kernel before leaves first."""
     if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
 
 
 @triton.jit
@@ -70,6 +71,7 @@ def chunk_of_map_0(
         entry_0 + head * 128 + (pool1 * (HEADS * 128))[:, None] + (tl.arange(0, 128))[None, :],
         mask=(valid)[:, None],
         other=0.0,
+        eviction_policy="evict_first",
     ).to(tl.float32)
     v4 = tl.dot((v2).to(tl.bfloat16), (tl.permute(v3, (1, 0))).to(tl.bfloat16), out_dtype=tl.float32)  # softmax_topk.py:18
     v5 = (v4 * 0.08838834764831845)  # softmax_topk.py:18

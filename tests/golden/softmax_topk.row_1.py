@@ -20,10 +20,11 @@ import triton.language as tl
 
 @triton.jit
 def wait_for_kernel(PDL: tl.constexpr):
-    """Lets the next kernel start, and waits until the one before has written everything."""
+    """Waits until the kernel before has written everything, then lets the next one start: its thread blocks find room
+    on all multiprocessors alike, not on those alone that the kernel before leaves first."""
     if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
 
 
 @triton.jit
