@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from vortex.codegen import summaries
+from vortex.codegen import reused, summaries
 from vortex.codegen.build import Built, KernelSource, Options, build
 from vortex.codegen.device import device_name, multiprocessors, overlaps_launches
 from vortex.codegen.launch import Kernels
@@ -15,7 +15,7 @@ from vortex.codegen.schedule import Schedule
 from vortex.codegen.select import EXACT
 from vortex.codegen.steps import Kernel
 from vortex.codegen.storage import DeviceStorage, SetMemory, Workspace, allocate, workspace
-from vortex.codegen.templates import load_template, render
+from vortex.codegen.templates import render
 from vortex.codegen.tune import kept
 from vortex.dsl.ir import Program
 from vortex.dsl.policy import Layers
@@ -157,19 +157,9 @@ class CompiledFlow:
         )  # fmt: skip
         space.planned = batch
         if storage.kept is not None:
-            self._plan_reuse(storage, batch, space)
+            reused.plan_reuse(self.program, storage, batch, space, self.skipping(space))
         # What a kernel reads before it waits must be older than the kernel before it: the plan is not.
         space.fresh = True
-
-    def _plan_reuse(self, storage: DeviceStorage, batch: Batch, space: Workspace) -> None:
-        assert storage.kept is not None and space.active is not None
-        policy, layers = self.program.policy, self.program.shape.layers
-        leaders = -(-layers // policy.reuse_layers)
-        load_template("reuse.py.jinja").plan_reuse[(batch.requests, leaders)](
-            batch.lengths, batch.slots, batch.requests, space.dense, self.skipping(space), storage.kept.held,
-            space.active, space.active_finished, LAYERS=layers, REUSE_LAYERS=policy.reuse_layers,
-            REUSE_STEPS=policy.reuse_steps, BLOCK_SIZE=self.block_size, num_warps=1,
-        )  # fmt: skip
 
     def skipping(self, space: Workspace) -> Tensor:
         """int8 [layers]: whether a dense row of a layer attends all blocks whatever is selected."""
@@ -227,7 +217,7 @@ class CompiledFlow:
                 else:
                     self._select(space.sets[step.node], layer, batch, space, finished)
             if storage.kept is not None:
-                self._keep(storage, layer, batch, space)
+                reused.keep_rows(self.program, storage, layer, batch, space, self._attended(space))
         return self.selection(space, layer)
 
     def parts(self, storage: DeviceStorage, batch: Batch) -> dict[str, int]:
@@ -256,17 +246,6 @@ class CompiledFlow:
         result = self.program.indexer.result
         assert result is not None
         return result
-
-    def _keep(self, storage: DeviceStorage, layer: int, batch: Batch, space: Workspace) -> None:
-        kept, made = storage.kept, self._attended(space)
-        assert kept is not None and space.active is not None
-        policy, heads = self.program.policy, storage.heads.kv
-        load_template("reuse.py.jinja").keep_rows[(heads, batch.requests)](
-            batch.lengths, batch.slots, space.active[layer], kept.held, kept.ids, kept.counts,
-            made.out.ids, made.out.counts, layer,
-            HEADS=heads, LAYERS=self.program.shape.layers, WIDTH=made.width, FRAME=_power(made.width),
-            BLOCK_SIZE=self.block_size, SINKS=policy.sink_blocks, RECENT=policy.recent_blocks, num_warps=4,
-        )  # fmt: skip
 
     def _dense(self, space: Workspace, layer: int) -> Tensor:
         """int8 [requests]: rows of this layer that attend all blocks, whatever is selected."""

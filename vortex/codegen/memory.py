@@ -170,7 +170,9 @@ class Memory:
         else:
             exact = storage if storage in ("bf16", "fp16") else "bf16" if storage == "fp8" else None
             place = Place(base, entry.axes, contiguous(entry.axes))
-            tile = self.load(e, node, place, scope, overrides, node.type.dtype, exact, block, once=not overrides)
+            tile = self.load(
+                e, node, place, scope, overrides, node.type.dtype, exact, block, once=not overrides
+            )
         if storage in ("int8", "int4"):
             tile = self._scaled(e, node, entry.axes, name, tile, scope, overrides)
         return tile
