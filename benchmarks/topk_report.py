@@ -37,8 +37,8 @@ def table(results: dict[str, Any]) -> str:
         )
     lines += [
         "",
-        "Microseconds. Exact: default launch (best variant). Ratio: FlashInfer's best over our default. 4 calls in a graph, "
-        "whose own cost hides part of the smallest ones, and 12, as in a model.",
+        "Microseconds. Exact: default launch (best variant). Ratio: FlashInfer's best over our default. 4 calls in a "
+        "graph, whose own cost hides part of the smallest ones, and 12, as in a model.",
         "",
     ]
     for kind, us in results["distributions"].items():

@@ -40,7 +40,9 @@ def main() -> None:
     tokens = model.encode("\n".join(topics[name] for name in sorted(topics)))[:TOKENS]
     capture = Capture()
     with torch.no_grad():
-        model.model(input_ids=torch.tensor(tokens)[None], use_cache=False, logits_to_keep=1, vortex_step=capture)
+        model.model(
+            input_ids=torch.tensor(tokens)[None], use_cache=False, logits_to_keep=1, vortex_step=capture
+        )
     raw = torch.stack(capture.rows).float()
     rows = torch.cat([raw, (raw * model.heads.dim**-0.5).softmax(-1)])
     np.save(Path(__file__).with_name("scores.npy"), rows.numpy())

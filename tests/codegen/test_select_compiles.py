@@ -1,4 +1,4 @@
-"""The selection kernels compiled for an H200 (sm_90) where there is no GPU: wide loads, no more than a few bytes spilled.
+"""The selection kernels compiled for an H200 (sm_90) where there is no GPU: wide loads, a few bytes spilled at most.
 
 Compiled and interpreted kernels need processes of their own, so each test starts one.
 """
@@ -15,8 +15,8 @@ import pathlib, subprocess, sys, tempfile
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from vortex.codegen.select import PIECE, LongRows
-from vortex.codegen.select_launch import Launch, default_launch, fitted, power
+from vortex.codegen.select import LongRows
+from vortex.codegen.select_launch import PIECE, Launch, default_launch, fitted, power
 from vortex.codegen.templates import load_template
 
 length, most, dtype, vector = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
@@ -44,7 +44,8 @@ def kernels():
     tile = dict(THREADS=launch.tile // launch.each, EACH=launch.each)
     yield long.sift_rows, kept | tile, {"num_warps": launch.sift_warps}
     threads = 32 * launch.finish_warps
-    yield long.finish_rows, kept | dict(THREADS=threads, EACH=launch.keep // threads), {"num_warps": launch.finish_warps}
+    kept |= dict(THREADS=threads, EACH=launch.keep // threads)
+    yield long.finish_rows, kept, {"num_warps": launch.finish_warps}
 
 
 tool = pathlib.Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
@@ -65,9 +66,16 @@ for kernel, sizes, options in kernels():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "length, most, dtype, vector",
-    [(512, 32, "fp32", 4), (2048, 125, "fp32", 4), (8192, 125, "fp32", 4), (8192, 125, "bf16", 8), (8192, 512, "fp32", 4),
-     (32768, 512, "fp32", 4), (131072, 2048, "bf16", 8)],
-)  # fmt: skip
+    [
+        (512, 32, "fp32", 4),
+        (2048, 125, "fp32", 4),
+        (8192, 125, "fp32", 4),
+        (8192, 125, "bf16", 8),
+        (8192, 512, "fp32", 4),
+        (32768, 512, "fp32", 4),
+        (131072, 2048, "bf16", 8),
+    ],
+)
 def test_loads_are_16_bytes_wide_and_nothing_spills(length, most, dtype, vector):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(

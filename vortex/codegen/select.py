@@ -10,7 +10,15 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from vortex.codegen.select_launch import LARGEST_TILE, Launch, LongLaunch, default_launch, fitted, power
+from vortex.codegen.select_launch import (
+    LARGEST_TILE,
+    PIECE,
+    Launch,
+    LongLaunch,
+    default_launch,
+    fitted,
+    power,
+)
 from vortex.codegen.templates import load_template
 
 if TYPE_CHECKING:
@@ -20,8 +28,6 @@ Kind = Literal["top_k", "top_p", "threshold"]
 KINDS: tuple[Kind, ...] = ("top_k", "top_p", "threshold")
 
 EXACT = 1 << 14
-# Neighbouring scores of a sample.
-PIECE = 16
 ORDER_TILE = 64
 
 

@@ -8,7 +8,11 @@ from dataclasses import dataclass, replace
 LARGEST_TILE = 16384
 # Kept lanes that fit beside the counters into the shared memory of a kernel that asks for none.
 LARGEST_KEEP = 2048
+LARGEST_BINS = 1024
+# Neighbouring scores that one thread takes.
 EACH = (1, 2, 4, 8, 16)
+# Neighbouring scores of a sample.
+PIECE = 16
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,12 @@ class Launch:
     keep: int = 0
     maxima: int = 1
     registers: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.each not in EACH or not 32 <= self.bins <= LARGEST_BINS or self.keep > LARGEST_KEEP:
+            raise ValueError(
+                f"each: one of {EACH}; bins: 32 to {LARGEST_BINS}; keep: at most {LARGEST_KEEP}; got {self}"
+            )
 
 
 @dataclass(frozen=True)
@@ -52,6 +62,16 @@ class LongLaunch:
     each: int = 16
     finish_warps: int = 16
     bins: int = 512
+
+    def __post_init__(self) -> None:
+        # No thread may hold a copy of another's lane: they are counted.
+        fits = self.sample >= PIECE * 32 * self.guess_warps and self.tile >= self.each * 32 * self.sift_warps
+        lanes = self.keep / (32 * self.finish_warps) if self.keep else 16
+        if not fits or lanes not in EACH[1:] or not 256 <= self.bins <= LARGEST_BINS:
+            raise ValueError(
+                f"sample: {PIECE} or more for each thread that guesses; tile: `each` for each that sifts; keep: 0, or "
+                f"2 to 16 for each that finishes; bins: 256 to {LARGEST_BINS}; got {self}"
+            )
 
 
 # (scores of a row, k, rows, launch): the first line that holds a selection; benchmarks/topk.py times the alternatives.
