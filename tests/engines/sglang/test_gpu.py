@@ -17,8 +17,8 @@ pytestmark = pytest.mark.gpu
 LENGTHS = (1, 5, 16, 17, 64, 65, 163, 300)
 PROMPTS = [prompt(length, 1) for length in LENGTHS]
 SHARED = [[*PROMPTS[-1][:200], *prompt(20, seed)] for seed in (2, 3)]
-ERROR = 0.15
-"""Of a log probability in bf16, whose sums come in another order."""
+ERROR = 0.08
+"""Between log probabilities of two runs in bf16; one such run and float32 are at most 0.033 apart."""
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,8 @@ async def soak(server, count: int, seed: int, at_once: int = 16) -> int:
     async def one(number, given):
         ids, tokens, stop = given
         async with gate:
-            came = await server.stream(ids, tokens, f"{seed}-{number}", stop)
+            # SGLang aborts every request whose name begins with the one that is given.
+            came = await server.stream(ids, tokens, f"{seed}-{number:05}", stop)
             assert came == tokens or stop is not None
             return came == tokens
 
