@@ -42,9 +42,7 @@ class Schedule:
 
     def __str__(self) -> str:
         extras = "".join(f", {name}" for name in ("ahead", "swap", "pdl") if getattr(self, name))
-        return (
-            f"{self.splits} splits, tiles of {self.tile} tokens, {self.stages} stages, {self.warps} warps{extras}"
-        )
+        return f"{self.splits} splits, tiles of {self.tile} tokens, {self.stages} stages, {self.warps} warps{extras}"
 
 
 def resident(schedule: Schedule, shape: StepShape) -> int:
