@@ -1,4 +1,5 @@
-"""Schedules that a search found: kept by program, options and device, used by the flows built afterwards."""
+"""Schedules that a search found: kept by program, options and device, used by the flows built afterwards; launches that
+overlap."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,9 +9,11 @@ import torch
 
 from vortex.codegen.build import Options, build
 from vortex.codegen.compiled import CompiledFlow
+from vortex.codegen.device import multiprocessors
 from vortex.codegen.tune import Tuner, candidates, keep, kept
 from vortex.dsl.ir import Shape
 from vortex.dsl.load import trace_file
+from vortex.vtensor.batch import Heads
 
 FILE = Path(__file__).parents[2] / "algorithms" / "block_topk.py"
 
@@ -21,7 +24,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def program(**hyper):
-    return trace_file(FILE, hyper, Shape(4, 2, 64, 2)).program
+    return trace_file(FILE, hyper, Shape(2, 1, 64, 2)).program
 
 
 def test_the_default_is_a_candidate_and_no_tile_outgrows_its_registers():
@@ -52,3 +55,19 @@ def test_a_search_on_the_device_is_kept_and_used():
     (best,) = tuner.best().values()
     assert min(tried, key=lambda each: each.microseconds).schedule == best
     assert CompiledFlow(program()).built.kernel("map_0").schedule == best
+
+
+def test_a_selection_overlaps_others_where_it_leaves_most_multiprocessors_free():
+    """Thread blocks of attention that start while some multiprocessors are taken lie unevenly."""
+    flow = CompiledFlow(program())
+    flow.pdl = True
+    storage = flow.allocate(
+        layers=1, pool_blocks=4, slots=4, max_blocks=4, heads=Heads(2, 1, 64), device=torch.device("cpu")
+    )
+    # Two stand for the CPU's.
+    assert multiprocessors(storage.valid) == 2
+    overlaps = [
+        flow.workspace(storage, requests, 1, storage.valid.device).attended.selector.overlap["PDL"]
+        for requests in (1, 2)
+    ]
+    assert overlaps == [True, False]
