@@ -118,8 +118,8 @@ class Selector:
 
     With `overlap` a kernel starts while the one before it ends (sm_90). A row of up to 8,192 blocks takes one thread
     block and one launch, a longer one three launches and several thread blocks (select_long.py.jinja); what a launch
-    guesses or keeps changes how long it takes, never what is selected. A stochastic selection of a long row whose guess
-    was wrong is exact. Where no thread block holds what top_p may select: SelectError.
+    guesses or keeps changes how long it takes, never what is selected. Where no thread block holds what top_p may
+    select: SelectError.
     """
 
     def __init__(

@@ -75,15 +75,28 @@ class LongLaunch:
 
 
 # (scores of a row, k, rows, launch): the first line that holds a selection; benchmarks/topk.py times the alternatives.
+# Where k of g groups have a maximum that reaches the floor, n * (1 - (1 - k / g) ** (g / n)) of n scores without order
+# do: `keep` is well above that. Up to FEW_ROWS a multiprocessor has one row, which may take all of its registers.
 ANY = 1 << 62
+FEW_ROWS = 132
 LAUNCHES: tuple[tuple[int, int, int, Launch], ...] = (
-    (512, ANY, ANY, Launch(2, 8, 64)),
+    (512, 48, 264, Launch(4, 4, 128)),
+    (512, 48, ANY, Launch(2, 8, 64, keep=64)),
+    (512, ANY, ANY, Launch(4, 4, 128)),
+    (1024, 64, ANY, Launch(4, 8, 128, keep=128)),
     (1024, ANY, ANY, Launch(4, 8, 128)),
+    (2048, 128, ANY, Launch(8, 8, 256, keep=256)),
+    (2048, 256, ANY, Launch(8, 8, 256, keep=512, maxima=2)),
     (2048, ANY, ANY, Launch(8, 8, 256)),
-    (4096, 256, ANY, Launch(16, 8, 256, keep=512)),
+    (4096, 128, ANY, Launch(8, 16, 256, keep=256)),
+    (4096, 512, ANY, Launch(8, 16, 256, keep=1024, maxima=4)),
     (4096, ANY, ANY, Launch(16, 8, 512)),
-    (8192, 256, ANY, Launch(16, 16, 256, keep=512)),
-    (8192, 512, ANY, Launch(16, 16, 256, keep=1024, maxima=4)),
+    (8192, 128, FEW_ROWS, Launch(8, 16, 128, keep=256)),
+    (8192, 128, ANY, Launch(8, 16, 256, keep=256)),
+    (8192, 256, ANY, Launch(8, 16, 256, keep=512)),
+    (8192, 512, FEW_ROWS, Launch(8, 16, 512, keep=1024, maxima=4)),
+    (8192, 512, ANY, Launch(8, 16, 256, keep=1024, maxima=2)),
+    (8192, 1024, ANY, Launch(8, 16, 256, keep=2048, maxima=4)),
     (8192, ANY, ANY, Launch(16, 16, 512)),
 )
 
@@ -101,13 +114,26 @@ def default_launch(length: int, most: int, rows: int) -> Launch | LongLaunch:
 
 
 def _long(length: int, most: int) -> LongLaunch:
-    keep = power(max(most, 256)) * 2
+    """Keeps up to 4 k: a sample of neighbours that are alike tells less than its size says."""
+    keep = max(4 * power(most), 1024)
+    if keep > LARGEST_TILE:
+        keep = 2 * power(most)
     if keep > LARGEST_TILE:
         return LongLaunch(0)
-    # Few segments of a row: what they kept is put together by one thread block.
-    tiles = max(-(-length // (8192 * 32)), 1)
-    warps = 16 if keep <= 8192 else 32
-    return LongLaunch(keep, tiles=tiles, finish_warps=warps)
+    aim = (most + keep) // 2
+    # 96 scores of the sample above the guess are right to 10%.
+    sample = min(max(power(96 * length // aim), 4096), LARGEST_TILE)
+    tile = 2048 if length <= 1 << 17 else 4096
+    return LongLaunch(
+        keep,
+        sample=sample,
+        guess_warps=sample // (32 * PIECE),
+        most=min(max(aim * sample // length // 4, 4), 32),
+        tile=tile,
+        tiles=min(max(length // (16 * tile), 1), 8),
+        sift_warps=tile // 512,
+        finish_warps=min(max(keep // 256, 4), 16) if keep <= 8192 else 32,
+    )
 
 
 def fitted(launch: Launch, length: int, most: int) -> Launch:
