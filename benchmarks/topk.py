@@ -26,7 +26,10 @@ from typing import Any
 
 from topk_report import plot, table
 
-POINTS = [(512, 32), (2048, 125), (8192, 125), (8192, 512), (32768, 512), (131072, 2048)]
+POINTS = [
+    (512, 32), (2048, 125), (2048, 512), (8192, 125), (8192, 512), (32768, 512), (32768, 2048), (131072, 32),
+    (131072, 2048),
+]  # fmt: skip
 ROWS = [8, 128, 512]
 HEADS = 8
 INPUTS = 4
@@ -159,8 +162,8 @@ def launches(n: int, k: int) -> dict[str, Any]:
     default = default_launch(n, k, 128)
     if isinstance(default, LongLaunch):
         return found | {
-            "more kept": replace(default, keep=2 * default.keep),
-            "twice the sample": replace(default, sample=2 * default.sample, guess_warps=16),
+            "half kept": replace(default, keep=default.keep // 2, finish_warps=default.finish_warps // 2),
+            "wide tiles": replace(default, tile=8192, tiles=1, sift_warps=16),
             "longer segments": replace(default, tiles=2 * default.tiles),
         }
     return found | {
