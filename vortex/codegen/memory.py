@@ -195,7 +195,7 @@ class Memory:
         )  # fmt: skip
         shift = e.align(Tile(f"(({position.name}) % {per_byte})", position.axes, "int32"), byte.axes)
         if storage == "sign":
-            name = e.let(f"tl.where((({byte.name} >> {shift}) & 1) != 0, 1.0, -1.0)", node)
+            name = e.let(f"sign_of_bit(({byte.name} >> {shift}) & 1)", node)
             return Tile(name, byte.axes, "fp32", {}, "bf16")
         name = e.let(f"(((({byte.name} >> ({shift} * 4)) & 15) ^ 8) - 8).to(tl.float32)", node)
         return Tile(name, byte.axes, "fp32", {axis.name: None for axis in byte.axes})
