@@ -21,7 +21,8 @@ from vortex.vtensor.pool import KVPool
 from vortex.vtensor.selection import Selection
 
 L2_BYTES = 120 * 2**20  # twice that of an H200: a second replay must find nothing there
-MOST_LAYERS = 12
+MEMORY = 2 * 2**30  # of the pools that candidates are measured with, where one layer does not need more
+CALLS = 12  # in a graph, whose own launch is hidden then
 
 
 def default_candidates(shape: StepShape) -> dict[str, Provider]:
@@ -108,7 +109,8 @@ class AutoProvider:
         if torch.cuda.is_current_stream_capturing():
             raise RuntimeError("auto measures providers before a graph is captured: plan this shape earlier")
         times = {}
-        layers = min(MOST_LAYERS, max(1, -(-L2_BYTES // max(1, kv_bytes(shape, shape.width)))))
+        read = max(1, kv_bytes(shape, shape.width))
+        layers = min(CALLS, max(1, -(-L2_BYTES // read), MEMORY // read))
         length = shape.width * shape.block_size
         batch, pools, selections, q = made_up(shape, length, shape.width, layers)
         out = torch.empty_like(q)
@@ -122,7 +124,7 @@ class AutoProvider:
                 )
                 for pool, selection in zip(pools, selections, strict=True)
             ]
-            times[label] = time_in_graph(calls).median
+            times[label] = time_in_graph([calls[number % layers] for number in range(CALLS)]).median
         return Choice(sorted_times(times)[0][0], times, refused, device_name(shape.device))
 
 
