@@ -26,10 +26,10 @@ def model_folder(folder: Path, name: str, changes: dict[str, Any]) -> Path:
 
 
 def arguments(case: Case, model: Path, device: str, most: int) -> dict[str, Any]:
-    """Arguments of `sglang.Engine`. most: requests that run at once."""
+    """Arguments of `sglang.Engine`. most: requests that run at once; 0.5.16 admits one fewer than its limit."""
     found: dict[str, Any] = {
         "model_path": str(model), "load_format": "dummy", "skip_tokenizer_init": True, "page_size": BLOCK,
-        "mem_fraction_static": 0.8, "context_length": CONTEXT, "max_running_requests": most,
+        "mem_fraction_static": 0.8, "context_length": CONTEXT, "max_running_requests": most + 1,
         "chunked_prefill_size": 8192, "grammar_backend": "none", "log_level": "info", "decode_log_interval": 20,
         "random_seed": 0,
     }  # fmt: skip

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-COLUMNS = ("server", "steady tokens/s", "step ms", "x default", "x tensor cores", "token p50 ms", "token p95 ms",
-           "first token p50 ms", "KV read of dense")  # fmt: skip
+COLUMNS = ("server", "requests at once", "steady tokens/s", "step ms", "x default", "x tensor cores",
+           "token p50 ms", "token p95 ms", "first token p50 ms", "KV read of dense")  # fmt: skip
 
 
 def report(document: Mapping[str, Any]) -> str:
@@ -16,7 +16,7 @@ def report(document: Mapping[str, Any]) -> str:
         "# SGLang with and without Vortex\n",
         f"`benchmarks/sglang.py` on {document['device']}; {versions}; commit {document['commit']}. Random weights; "
         "decode graphs, overlap scheduler and radix cache on. Steady: the median of the scheduler's own rates while "
-        "all requests decode. Times of tokens are a client's, over requests.\n",
+        "as many requests decode as the scheduler admits. Times of tokens are a client's, over requests.\n",
     ]
     for group in dict.fromkeys(row["group"] for row in document["rows"]):
         rows = [row for row in document["rows"] if row["group"] == group]
@@ -36,7 +36,8 @@ def table(rows: list[Mapping[str, Any]]) -> Iterator[str]:
     for row in rows:
         rate = row.get("steady_tokens_per_s")
         cells = [
-            row["kind"], number(rate, 0), number(row.get("step_ms"), 2), ratio(rate, dense.get("flashinfer")),
+            row["kind"], number(row.get("running"), 0), number(rate, 0),
+            number(row.get("step_ms"), 2), ratio(rate, dense.get("flashinfer")),
             ratio(rate, dense.get("flashinfer-tc")), number(row.get("per_token_p50_ms"), 2),
             number(row.get("per_token_p95_ms"), 2), number(row.get("first_token_p50_ms"), 0), share(row),
         ]  # fmt: skip

@@ -28,12 +28,14 @@ random_weights = benchmarks.serving.weights:register
 """
 
 
-def rates(log: str, load: Load) -> list[float]:
-    """Tokens a second of a load's intervals in which all its requests decoded, without the first, which has prefill."""
+def rates(log: str, load: Load) -> tuple[int, list[float]]:
+    """The most requests of a load that decoded together, and tokens a second of the intervals in which so many did,
+    without the first, which has prefill. They are fewer than the load has where the scheduler admits fewer."""
     _, _, part = log.partition(f"== {load.name}\n")
     part = part.partition("== end")[0]
-    found = [float(rate) for running, rate in STEADY.findall(part) if int(running) == load.requests]
-    return found[1:]
+    found = [(int(running), float(rate)) for running, rate in STEADY.findall(part)]
+    most = max((running for running, _ in found), default=0)
+    return most, [rate for running, rate in found if running == most][1:]
 
 
 def plugin_folder(folder: Path) -> Path:
@@ -88,14 +90,15 @@ def measured(
     text = log.read_text(encoding="utf-8", errors="replace")
     rows = []
     for load, row in zip(case.loads, found["loads"], strict=False):
-        steady = rates(text, load)
+        running, steady = rates(text, load)
         rows.append({"group": case.group, "model": case.model, "kind": case.kind, "values": case.values, **row,
                      "start_s": found["start_s"], "dense_kv_bytes": dense_bytes(case, load, changes)})  # fmt: skip
         if steady and load.rate is None:
             rate = statistics.median(steady)
             rows[-1] |= {
                 "steady_tokens_per_s": rate,
-                "step_ms": load.requests / rate * 1e3,
+                "running": running,
+                "step_ms": running / rate * 1e3,
                 "intervals": len(steady),
             }
     return rows
