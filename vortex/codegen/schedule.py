@@ -124,6 +124,9 @@ def _largest(function: Function, outputs: Iterable[int], kept: set[int]) -> Larg
             dot = max(dot, value_elements(types[0]))
         elif node.op == "GeMM":
             made *= lanes_of(contraction(*types)[2].size or 1)
+        elif node.op == "topK" and (ranked := types[0].axis(str(node.attr("dim", "block")))) is not None:
+            # Each element is compared with every other one.
+            made *= lanes_of(ranked.size or 1)
         if node.type.axis("block") is not None:
             block = max(block, made)
         else:
