@@ -46,7 +46,8 @@ class SelectConfig:
     block_size       tokens of a block; blocks_per_page: blocks of a pool page
     sinks, recent    first and last finished blocks that are always selected
     recall           None: exact. Otherwise top_k is stochastic: at least this share of the selected
-                     candidates is among the k best, the rest is sampled from the scores around the k-th where many are left
+                     candidates is among the k best, the rest is sampled from the scores around the k-th
+                     where many are left
     dense_at_take    rows whose `take` covers all n blocks list them all, -inf too; None: for top_k
     order            of the candidates in a row: ascending ids, or by score, best first (one more kernel); the
                      reserved blocks come first then
