@@ -7,7 +7,7 @@ import torch
 from attention_cases import by_the_book, check, make, with_selection
 
 from vortex.attention.provider import Features, Unsupported
-from vortex.attention.triton_split import Schedule, TritonProvider, default_schedule
+from vortex.attention.triton_split import Schedule, TritonProvider, default_schedule, schedules
 
 SMALL = Schedule(splits=3, tile=16)
 SCHEDULES = [
@@ -142,6 +142,16 @@ def test_refusals_name_layer_and_remedy():
         Unsupported, match=r"layer 3: attention provider 'triton' cannot do a pool of torch.float16"
     ):
         provider().plan(case.shape, case.features, layer=3)
+
+
+def test_few_rows_that_walk_all_their_pages_take_programs_of_four_warps():
+    shape = make([40], query=32, kv=8, dim=128, dtype=torch.bfloat16).shape
+    walk = replace(shape, width=1, lists_dense=False, max_blocks=2048, block_size=16)
+    assert default_schedule(walk, processors=132).warps == 4
+    assert default_schedule(replace(walk, requests=64), 132).warps == 1
+    assert default_schedule(replace(walk, width=126), 132).warps == 1
+    assert default_schedule(replace(walk, lists_dense=True), 132).warps == 1
+    assert {each.warps for each in schedules(walk, 132)} == {1, 4}
 
 
 def test_the_default_schedule_fills_one_wave():

@@ -20,6 +20,9 @@ LOG2E = 1.4426950408889634
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
 
+MOST_SPLITS = 32
+"""Splits of a row, which one program of the merge holds."""
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -53,7 +56,7 @@ def resident(schedule: Schedule, shape: StepShape) -> int:
 
 
 def fill(schedule: Schedule, shape: StepShape, processors: int, most: int | None = None) -> Schedule:
-    """As many splits as fit in one wave, of 64 tokens or more; 32 at most, which one program of the merge holds.
+    """As many splits as fit in one wave, of 64 tokens or more.
 
     most: programs that share a multiprocessor, where fewer than fit are faster.
     """
@@ -62,7 +65,7 @@ def fill(schedule: Schedule, shape: StepShape, processors: int, most: int | None
     pieces = -(-longest * shape.block_size // max(64, schedule.tile))
     programs = min(resident(schedule, shape), most or 12)
     wave = processors * programs // rows
-    return replace(schedule, splits=max(1, min(wave, pieces, 32)))
+    return replace(schedule, splits=max(1, min(wave, pieces, MOST_SPLITS)))
 
 
 def _wide(shape: StepShape) -> bool:
@@ -73,6 +76,8 @@ def _wide(shape: StepShape) -> bool:
 def default_schedule(shape: StepShape, processors: int) -> Schedule:
     """What was fastest on an H200 (benchmarks/attention.py): one warp a program and one block a tile, three stages,
     eight programs a multiprocessor, no barrier, launches that overlap."""
+    if _few_long_rows(shape, processors):
+        return _swapped(shape, processors)
     if shape.block_size >= 16:
         warps = 4 if _wide(shape) else 1
         one_block = Schedule(splits=1, tile=16, stages=3, warps=warps, ahead=True, pdl=True)
@@ -81,12 +86,27 @@ def default_schedule(shape: StepShape, processors: int) -> Schedule:
     return fill(Schedule(splits=1, tile=tile, stages=2, warps=4, ahead=True, pdl=True), shape, processors)
 
 
+def _few_long_rows(shape: StepShape, processors: int) -> bool:
+    """Whether rows walk all of their pages, and are too few for one-warp programs to fill half of the device
+    (benchmarks/results/step.json: 56.6 us against 38.0 for one request of 32,768 tokens)."""
+    programs = shape.requests * shape.heads.kv * MOST_SPLITS
+    return shape.width == 1 and not shape.lists_dense and 2 * programs <= 8 * processors
+
+
+def _swapped(shape: StepShape, processors: int) -> Schedule:
+    tile = 16 if _wide(shape) else 64
+    schedule = Schedule(splits=1, tile=tile, stages=3, swap=tile == 64, ahead=True, pdl=True)
+    return fill(schedule, shape, processors, most=2)
+
+
 def schedules(shape: StepShape, processors: int) -> list[Schedule]:
     """What is worth measuring for a shape, the default first."""
     tile = 16 if _wide(shape) else 64
-    swapped = Schedule(splits=1, tile=tile, stages=3, swap=tile == 64, ahead=True, pdl=True)
     plain = Schedule(splits=1, tile=tile, stages=3, ahead=True, pdl=True)
-    others = [fill(swapped, shape, processors, most=2), fill(plain, shape, processors)]
+    one_block = Schedule(splits=1, tile=16, stages=3, warps=1, ahead=True, pdl=True)
+    others = [_swapped(shape, processors), fill(plain, shape, processors)]
+    if _few_long_rows(shape, processors) and shape.block_size >= 16 and not _wide(shape):
+        others.append(fill(one_block, shape, processors, most=8))
     return list(dict.fromkeys([default_schedule(shape, processors), *others]))
 
 
