@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 SGLANG := .venv-sglang
 SGLANG_TESTS := tests/engines/sglang
 
-.PHONY: run test test-full test-sglang test-sglang-full lint format clean
+.PHONY: run test test-full test-gpu test-sglang test-sglang-full lint format clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -32,6 +32,11 @@ test: lint
 
 test-full: lint
 	$(BIN)/python -m pytest -n 2 -m "not gpu"
+
+# With the torch of a machine that has a CUDA device: `make test-gpu PYTHON=python3 JOBS=12`. Most of its time compiles.
+JOBS ?= 4
+test-gpu:
+	$(PYTHON) -m pytest -n $(JOBS) -m gpu --ignore=$(SGLANG_TESTS)
 
 # SGLang needs versions of its own, so its tests have an environment of their own.
 $(SGLANG)/.installed: pyproject.toml $(SGLANG_TESTS)/requirements.txt
