@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from vortex.bench.models import MODELS
 
 BLOCK = 16
 CONTEXT = 36864
 ALGORITHM = "algorithms/block_topk.py"
 BUDGETS = (32, 64, 128, 256)
 
-SHAPES: dict[str, dict[str, Any]] = {
-    "Qwen3-0.6B": {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
-                   "num_attention_heads": 16, "tie_word_embeddings": True},
-    "Qwen3-1.7B": {"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28,
-                   "num_attention_heads": 16, "tie_word_embeddings": True},
-    "Qwen3-4B": {"hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36,
-                 "num_attention_heads": 32, "tie_word_embeddings": True},
-    "Qwen3-8B": {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
-                 "num_attention_heads": 32, "tie_word_embeddings": False},
-}  # fmt: skip
-"""8 KV heads of 128 in all of them."""
+SHAPES = tuple(name for name in MODELS if name.startswith("Qwen3-"))
 
-COMMON = {
-    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_key_value_heads": 8, "head_dim": 128,
-    "vocab_size": 151936, "max_position_embeddings": 40960, "rope_theta": 1000000.0, "rms_norm_eps": 1e-6,
-    "hidden_act": "silu", "attention_bias": False, "torch_dtype": "bfloat16", "bos_token_id": 151643,
-    "eos_token_id": 151645,
-}  # fmt: skip
+
+def config(name: str, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What SGLang reads of a model's `config.json`, with some keys changed."""
+    model = MODELS[name]
+    return {
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": model.hidden,
+        "intermediate_size": model.mlp, "num_hidden_layers": model.layers,
+        "num_attention_heads": model.query_heads, "num_key_value_heads": model.kv_heads,
+        "head_dim": model.head_dim, "vocab_size": model.vocabulary, "tie_word_embeddings": model.tied,
+        "max_position_embeddings": 40960, "rope_theta": 1000000.0, "rms_norm_eps": 1e-6, "hidden_act": "silu",
+        "attention_bias": model.qkv_bias, "torch_dtype": "bfloat16", "bos_token_id": 151643,
+        "eos_token_id": 151645, **(changes or {}),
+    }  # fmt: skip
 
 
 @dataclass(frozen=True)

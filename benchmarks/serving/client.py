@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.serving.cases import ALGORITHM, BLOCK, COMMON, CONTEXT, SHAPES, Case, Load
+from benchmarks.serving.cases import ALGORITHM, BLOCK, CONTEXT, Case, Load, config
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -20,8 +20,7 @@ def model_folder(folder: Path, name: str, changes: dict[str, Any]) -> Path:
     """A folder that holds a configuration alone."""
     path = folder / name
     path.mkdir(parents=True, exist_ok=True)
-    config = {**COMMON, **SHAPES[name], **changes}
-    (path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (path / "config.json").write_text(json.dumps(config(name, changes)), encoding="utf-8")
     return path
 
 
@@ -123,7 +122,7 @@ def main() -> None:
     spec = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     case, results = Case.of(spec["case"]), Path(sys.argv[2])
     model = model_folder(Path(spec["models"]), case.model, spec["changes"])
-    vocabulary = {**COMMON, **spec["changes"]}["vocab_size"]
+    vocabulary = config(case.model, spec["changes"])["vocab_size"]
     most = max(32 if load.rate is not None else load.requests for load in case.loads)
     begin = time.perf_counter()
     engine = start(case, arguments(case, model, spec["device"], most))

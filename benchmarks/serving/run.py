@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.serving.cases import COMMON, SHAPES, Case, Load, cases
+from benchmarks.serving.cases import Case, Load, cases, config
 from benchmarks.serving.report import report
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -106,10 +106,10 @@ def measured(
 
 def dense_bytes(case: Case, load: Load, changes: Mapping[str, Any]) -> int:
     """K and V that dense decode steps of a load read."""
-    config = {**COMMON, **SHAPES[case.model], **changes}
-    token = 2 * config["num_key_value_heads"] * config["head_dim"] * (4 if changes else 2)
+    model = config(case.model, changes)
+    token = 2 * model["num_key_value_heads"] * model["head_dim"] * (4 if changes else 2)
     lengths = sum(range(load.input + 1, load.input + load.output))
-    return config["num_hidden_layers"] * token * lengths * load.requests
+    return model["num_hidden_layers"] * token * lengths * load.requests
 
 
 def versions() -> dict[str, str]:

@@ -35,8 +35,9 @@ def test_patterns_take_cases_and_loads_can_be_shorter():
     assert chosen(["nothing"], None, None, tiny=False) == []
 
 
-def test_every_shape_and_budget_of_the_issue_is_there():
+def test_every_shape_has_every_budget():
     names = {each.name for each in cases()}
+    assert len(SHAPES) == 4
     for model in SHAPES:
         for group in ("long-prompts", "long-outputs"):
             for kind in (

@@ -79,9 +79,7 @@ def default_schedule(shape: StepShape, processors: int) -> Schedule:
     if _few_long_rows(shape, processors):
         return _swapped(shape, processors)
     if shape.block_size >= 16:
-        warps = 4 if _wide(shape) else 1
-        one_block = Schedule(splits=1, tile=16, stages=3, warps=warps, ahead=True, pdl=True)
-        return fill(one_block, shape, processors, most=8)
+        return _one_block(shape, processors)
     tile = 16 if _wide(shape) else 64
     return fill(Schedule(splits=1, tile=tile, stages=2, warps=4, ahead=True, pdl=True), shape, processors)
 
@@ -91,6 +89,12 @@ def _few_long_rows(shape: StepShape, processors: int) -> bool:
     (benchmarks/results/step.json: 56.6 us against 38.0 for one request of 32,768 tokens)."""
     programs = shape.requests * shape.heads.kv * MOST_SPLITS
     return shape.width == 1 and not shape.lists_dense and 2 * programs <= 8 * processors
+
+
+def _one_block(shape: StepShape, processors: int) -> Schedule:
+    warps = 4 if _wide(shape) else 1
+    schedule = Schedule(splits=1, tile=16, stages=3, warps=warps, ahead=True, pdl=True)
+    return fill(schedule, shape, processors, most=8)
 
 
 def _swapped(shape: StepShape, processors: int) -> Schedule:
@@ -103,10 +107,9 @@ def schedules(shape: StepShape, processors: int) -> list[Schedule]:
     """What is worth measuring for a shape, the default first."""
     tile = 16 if _wide(shape) else 64
     plain = Schedule(splits=1, tile=tile, stages=3, ahead=True, pdl=True)
-    one_block = Schedule(splits=1, tile=16, stages=3, warps=1, ahead=True, pdl=True)
     others = [_swapped(shape, processors), fill(plain, shape, processors)]
-    if _few_long_rows(shape, processors) and shape.block_size >= 16 and not _wide(shape):
-        others.append(fill(one_block, shape, processors, most=8))
+    if shape.block_size >= 16:
+        others.append(_one_block(shape, processors))
     return list(dict.fromkeys([default_schedule(shape, processors), *others]))
 
 
