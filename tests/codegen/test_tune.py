@@ -46,14 +46,26 @@ def test_a_schedule_is_kept_for_its_program_options_and_device():
         assert kept(program(), Options(), "device") == {}
 
 
+@pytest.mark.parametrize("layers", [2, 9])
+def test_what_a_search_times_runs_for_a_model_of_any_depth(layers):
+    traced = trace_file(FILE, {}, Shape(2, 1, 64, layers)).program
+    tuner = Tuner(traced, Options("fp32"), 1, 40, torch.device("cpu"))
+    calls = tuner.calls(0, tuner.built.of_step(0).schedule)
+    assert len(calls) == 8
+    for call in calls:
+        call()
+
+
 @pytest.mark.gpu
 def test_a_search_on_the_device_is_kept_and_used():
     tuner = Tuner(program(), Options(), 2, 2048, torch.device("cuda"))
     tried = list(tuner.search())
-    assert all(each.microseconds is not None for each in tried if each.step == 0), tried
+    lost = [each.failure for each in tried if each.microseconds is None]
+    assert all(failure.startswith("OutOfResources") for failure in lost) and len(lost) < len(tried) / 2, lost
     tuner.keep()
     (best,) = tuner.best().values()
-    assert min(tried, key=lambda each: each.microseconds).schedule == best
+    measured = [each for each in tried if each.microseconds is not None]
+    assert min(measured, key=lambda each: each.microseconds).schedule == best
     assert CompiledFlow(program()).built.kernel("map_0").schedule == best
 
 

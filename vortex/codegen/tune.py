@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,21 +111,28 @@ class Tuner:
                     yield tried
 
     def _try(self, number: int, schedule: Schedule) -> Tried:
-        from vortex.codegen.compiled import CompiledFlow
+        from triton.errors import TritonError
+
         from vortex.codegen.timing import time_in_graph
 
+        calls = self.calls(number, schedule)
         try:
-            flow = CompiledFlow(self.program, self.options, schedules={number: schedule})
-            storage, batch, pool, q = self._inputs(flow)
-            flow.plan(storage, batch)
-            calls = [
-                lambda layer=layer: flow.run_step(number, storage, layer, q, pool, batch)
-                for layer in range(LAYERS)
-            ]
             return Tried(number, schedule, time_in_graph(calls, replays=10).median)
-        except Exception as error:
+        except (TritonError, RuntimeError) as error:
             # A tile that needs too much shared memory or too many registers is a candidate that lost.
             return Tried(number, schedule, None, f"{type(error).__name__}: {error}"[:200])
+
+    def calls(self, number: int, schedule: Schedule) -> list[Callable[[], None]]:
+        """What is timed: the step once a layer, and again where the model has fewer layers than a graph has calls."""
+        from vortex.codegen.compiled import CompiledFlow
+
+        flow = CompiledFlow(self.program, self.options, schedules={number: schedule})
+        storage, batch, pool, q = self._inputs(flow)
+        flow.plan(storage, batch)
+        return [
+            partial(flow.run_step, number, storage, call % len(storage.entries), q, pool, batch)
+            for call in range(LAYERS)
+        ]
 
     def _inputs(self, flow: CompiledFlow) -> tuple[Any, Batch, KVPool, torch.Tensor]:
         import torch
