@@ -3,9 +3,13 @@
 Both sides are what SGLang starts: decode graphs, overlap scheduler and radix cache on. Rates are those of the
 scheduler's log while all requests decode; times of tokens are a client's. Random weights of a real scale.
 
+Most of a start is imports. So the servers of a wave (--together) start at once, stop before they use the GPU, and
+then run one after the other, each alone: those that wait are blocked in a read, and what they still use is reported.
+
     python benchmarks/sglang.py --list
     python benchmarks/sglang.py --out DIR --only 'holds/*'
-    python benchmarks/sglang.py --out DIR --only 'long-prompts/Qwen3-8B/*' --output 200
+    python benchmarks/sglang.py --out DIR --only 'holds/*=240' --only 'long-prompts/Qwen3-8B/*' --seconds 540
+    python benchmarks/sglang.py --out DIR --missing
     python benchmarks/sglang.py --out DIR --report
 
 Results are written after each server (DIR/sglang.json, DIR/sglang.md, DIR/log/), and added to what is there.

@@ -67,6 +67,10 @@ class Case:
         return f"{self.group}/{self.model}/{self.kind}"
 
     @property
+    def key(self) -> tuple[str, str, str]:
+        return self.group, self.model, self.kind
+
+    @property
     def values(self) -> dict[str, Any] | None:
         """Hyper-parameters of the flow, None for SGLang's own backends."""
         if not self.kind.startswith("vortex"):
@@ -90,16 +94,16 @@ def cases() -> Iterator[Case]:
     """Everything, the most important first."""
     dense = ("flashinfer", "flashinfer-tc")
     decode = (Load(16, 32768, 400),)
-    for kind in (*dense, "vortex-128", "vortex-full"):
+    for kind in (*dense, "vortex-128", "vortex-full", "vortex-32", "vortex-64", "vortex-256"):
         yield Case("holds", "Qwen3-1.7B", kind, decode)
     sparse = tuple(f"vortex-{budget}" for budget in BUDGETS)
     for model in SHAPES:
         for kind in (*dense, *sparse):
-            yield Case("long-prompts", model, kind, (Load(16, 16384, 300), Load(16, 32768, 300)))
+            yield Case("long-prompts", model, kind, (Load(16, 16384, 200), Load(16, 32768, 200)))
     for model in SHAPES:
         for kind in (*dense, *sparse):
             yield Case("long-outputs", model, kind, (Load(16, 1024, 4096), Load(16, 4096, 16384)))
     for model in SHAPES:
         for kind in (*dense, "vortex-128"):
-            loads = tuple(Load(30 * rate, 16384, 128, rate) for rate in (1, 2, 4, 8))
+            loads = tuple(Load(max(16, 8 * rate), 8192, 256, rate) for rate in (1, 2, 4, 8))
             yield Case("latency", model, kind, loads)

@@ -11,22 +11,39 @@ COLUMNS = ("server", "requests at once", "steady tokens/s", "step ms", "x defaul
 
 def report(document: Mapping[str, Any]) -> str:
     """The whole page."""
-    versions = ", ".join(f"{name} {number}" for name, number in document["versions"].items())
     parts = [
         "# SGLang with and without Vortex\n",
-        f"`benchmarks/sglang.py` on {document['device']}; {versions}; commit {document['commit']}. Random weights; "
-        "decode graphs, overlap scheduler and radix cache on. Steady: the median of the scheduler's own rates while "
-        "as many requests decode as the scheduler admits. Times of tokens are a client's, over requests.\n",
+        f"`benchmarks/sglang.py` on {document['device']}. Random weights; decode graphs, overlap scheduler and radix "
+        "cache on. Steady: the median of the scheduler's own rates while as many requests decode as the scheduler "
+        "admits. Times of tokens are a client's, over requests. Servers import together up to the first use of the "
+        "GPU and then run one after the other; those whose turn has not come are blocked in a read"
+        f"{idle(document['rows'])}.\n",
     ]
     for group in dict.fromkeys(row["group"] for row in document["rows"]):
         rows = [row for row in document["rows"] if row["group"] == group]
         for model, load in dict.fromkeys((row["model"], row["load"]) for row in rows):
-            parts.append(f"## {group}: {model}, {load}\n")
-            parts.append(
-                "\n".join(table([row for row in rows if (row["model"], row["load"]) == (model, load)]))
-            )
-            parts.append("")
+            these = [row for row in rows if (row["model"], row["load"]) == (model, load)]
+            parts += [f"## {group}: {model}, {load}\n", *table(these), "", *origins(these, document), ""]
     return "\n".join(parts)
+
+
+def origins(rows: list[Mapping[str, Any]], document: Mapping[str, Any]) -> Iterator[str]:
+    """Commit and versions of the rows, a line for each that differ."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        given = {**document, **row}
+        versions = ", ".join(f"{name} {number}" for name, number in given["versions"].items())
+        found.setdefault(f"commit {given['commit']}; {versions}", []).append(row["kind"])
+    for text, kinds in found.items():
+        yield f"{text}." if len(found) == 1 else f"{', '.join(kinds)}: {text}.  "
+
+
+def idle(rows: list[Mapping[str, Any]]) -> str:
+    """How much of the CPU waiting servers used while another one ran, at most."""
+    found = [row["waiting_cpu_s"] for row in rows if row.get("waiting_servers")]
+    return (
+        f" ({max(found):.2f} s of CPU time in all of them during one other's turn, at most)" if found else ""
+    )
 
 
 def table(rows: list[Mapping[str, Any]]) -> Iterator[str]:

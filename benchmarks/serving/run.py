@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
-import os
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,13 +17,13 @@ from typing import Any
 
 from benchmarks.serving.cases import Case, Load, cases, config
 from benchmarks.serving.report import report
+from benchmarks.serving.servers import Server, cpu_seconds, gathered
 
 ROOT = Path(__file__).resolve().parents[2]
+SHORTEST = 15.0
+"""Seconds in which no server comes to a result."""
+
 STEADY = re.compile(r"Decode batch.*#running-req: (\d+).*gen throughput \(token/s\): ([\d.]+)")
-ENTRY_POINTS = """[sglang.srt.plugins]
-vortex = vortex.engines.sglang.plugin:register
-random_weights = benchmarks.serving.weights:register
-"""
 
 
 def rates(log: str, load: Load) -> tuple[int, list[float]]:
@@ -38,57 +36,10 @@ def rates(log: str, load: Load) -> tuple[int, list[float]]:
     return most, [rate for running, rate in found if running == most][1:]
 
 
-def plugin_folder(folder: Path) -> Path:
-    """What makes SGLang find plugins that are not installed: metadata of a package on the path."""
-    package = folder / "vortex_benchmark-0.dist-info"
-    package.mkdir(parents=True, exist_ok=True)
-    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: vortex-benchmark\nVersion: 0\n")
-    installed = "vortex" in _installed()
-    lines = [line for line in ENTRY_POINTS.splitlines() if not (installed and line.startswith("vortex ="))]
-    (package / "entry_points.txt").write_text("\n".join(lines) + "\n")
-    return folder
-
-
-def _installed() -> set[str]:
-    from importlib.metadata import entry_points
-
-    return {each.name for each in entry_points(group="sglang.srt.plugins")}
-
-
-def measured(
-    case: Case, out: Path, device: str, changes: Mapping[str, Any], limit: float
-) -> list[dict[str, Any]]:
-    """Starts a server, loads it, and reads its log; one row a load. Raises RuntimeError where it ended early."""
-    (out / "log").mkdir(parents=True, exist_ok=True)
-    log = out / "log" / f"{case.name.replace('/', '_')}.log"
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        spec = {
-            "case": case.json(),
-            "device": device,
-            "models": str(folder / "models"),
-            "changes": dict(changes),
-        }
-        (folder / "spec.json").write_text(json.dumps(spec), encoding="utf-8")
-        path = [str(ROOT), str(plugin_folder(folder / "plugins")), os.environ.get("PYTHONPATH", "")]
-        environment = {**os.environ, **case.environment, "PYTHONPATH": os.pathsep.join(filter(None, path))}
-        command = [sys.executable, "-u", "-m", "benchmarks.serving.client", "spec.json", "results.json"]
-        with log.open("w", encoding="utf-8") as file:
-            process = subprocess.Popen(
-                [*command[:-2], str(folder / "spec.json"), str(folder / "results.json")], cwd=ROOT,
-                env=environment, stdout=file, stderr=subprocess.STDOUT,
-            )  # fmt: skip
-            try:
-                process.wait(limit)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        results = folder / "results.json"
-        if not results.exists():
-            raise RuntimeError(f"{case.name}: ended with {process.returncode}, see {log}")
-        found = json.loads(results.read_text(encoding="utf-8"))
-    text = log.read_text(encoding="utf-8", errors="replace")
-    rows = []
+def rows_of(server: Server, found: Mapping[str, Any], changes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One row a load that came to its end, with the rates that the server's log says."""
+    case, rows = server.case, []
+    text = server.log.read_text(encoding="utf-8", errors="replace")
     for load, row in zip(case.loads, found["loads"], strict=False):
         running, steady = rates(text, load)
         rows.append({"group": case.group, "model": case.model, "kind": case.kind, "values": case.values, **row,
@@ -140,16 +91,27 @@ def write(out: Path, document: dict[str, Any]) -> None:
     (out / "sglang.md").write_text(report(document), encoding="utf-8")
 
 
-def chosen(only: list[str], output: int | None, requests: int | None, tiny: bool) -> list[Case]:
-    """The cases whose names match, with shorter loads where that is asked."""
-    found = [each for each in cases() if not only or any(fnmatch.fnmatch(each.name, one) for one in only)]
+def chosen(only: list[str], requests: int | None, tiny: bool) -> list[Case]:
+    """Cases in the order of the patterns that match their names, all without a pattern, with shorter loads where
+    that is asked. A pattern may end in `=TOKENS`: at most so many for each answer."""
+    left, found = list(cases()), []
+    for one in only or ["*"]:
+        pattern, _, output = one.partition("=")
+        taken = [each for each in left if fnmatch.fnmatch(each.name, pattern)]
+        left = [each for each in left if each not in taken]
+        for each in taken:
+            loads = (shorter(load, int(output or load.output), requests, tiny) for load in each.loads)
+            found.append(replace(each, loads=tuple(dict.fromkeys(loads))))
+    return found
 
-    def shorter(load: Load) -> Load:
-        fewer = min(load.requests, requests or load.requests)
-        ids = min(load.input, 512) if tiny else load.input
-        return replace(load, input=ids, output=min(load.output, output or load.output), requests=fewer)
 
-    return [replace(each, loads=tuple(dict.fromkeys(map(shorter, each.loads)))) for each in found]
+def shorter(load: Load, output: int, requests: int | None, tiny: bool) -> Load:
+    return replace(
+        load,
+        input=min(load.input, 512) if tiny else load.input,
+        output=min(load.output, output),
+        requests=min(load.requests, requests or load.requests),
+    )
 
 
 def line(case: Case, row: Mapping[str, Any]) -> str:
@@ -162,52 +124,107 @@ def line(case: Case, row: Mapping[str, Any]) -> str:
     return f"{case.name} {row['load']}: {', '.join(parts)}; started in {row['start_s']:.0f} s"
 
 
-def main(description: str) -> None:
+def options(description: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
-    parser.add_argument(
-        "--only", action="append", default=[], metavar="PATTERN", help="of names as --list shows them"
-    )
-    parser.add_argument("--output", type=int, help="at most so many tokens a request")
-    parser.add_argument("--requests", type=int, help="at most so many requests of a load")
-    parser.add_argument("--seconds", type=float, default=1e9, help="no server is started after so long")
-    parser.add_argument("--limit", type=float, default=600, help="seconds of one server at most")
-    parser.add_argument("--commit", default="", help="where there is no git")
-    parser.add_argument("--cpu", action="store_true", help="a tiny model on a CPU, to try this script")
-    parser.add_argument("--list", action="store_true")
-    parser.add_argument("--report", action="store_true", help="write the table of the results that are there")
-    given = parser.parse_args()
-    todo = chosen(given.only, given.output, given.requests, given.cpu)
+    add = parser.add_argument
+    add("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    add("--only", action="append", default=[], metavar="PATTERN[=TOKENS]",
+        help="of names as --list shows them, in this order; at most so many tokens an answer")  # fmt: skip
+    add("--missing", action="store_true", help="of these, what the results lack")
+    add("--requests", type=int, help="at most so many requests of a load")
+    add("--together", type=int, default=8, help="servers that import at once")
+    add("--seconds", type=float, default=1e9, help="for everything; what has come by then is kept")
+    add("--limit", type=float, default=600, help="seconds of one server at most, from its turn on")
+    add("--commit", default="", help="where there is no git")
+    add("--cpu", action="store_true", help="a tiny model on a CPU, to try this script")
+    add("--list", action="store_true")
+    add("--report", action="store_true", help="write the table of the results that are there")
+    return parser.parse_args()
+
+
+def main(description: str) -> None:
+    given = options(description)
+    todo = chosen(given.only, given.requests, given.cpu)
     if given.list:
         print("\n".join(f"{each.name}: {', '.join(load.name for load in each.loads)}" for each in todo))
         return
     given.out.mkdir(parents=True, exist_ok=True)
     kept = given.out / "sglang.json"
-    document = (
-        json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {**head(given.commit), "rows": []}
-    )
+    document = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {"rows": []}
     if given.report:
         write(given.out, document)
         return
-    changes = {"num_hidden_layers": 2, "hidden_size": 256, "intermediate_size": 256, "vocab_size": 1024,
-               "torch_dtype": "float32"} if given.cpu else {}  # fmt: skip
-    begin, failed = time.monotonic(), False
-    for case in todo:
-        if time.monotonic() - begin > given.seconds:
-            print(f"no time for {case.name}")
-            continue
+    if given.missing:
+        there = {key(row) for row in document["rows"]}
+        todo = [each for each in todo if not all((*each.key, load.name) in there for load in each.loads)]
+    run = Run(given, document, time.monotonic() + given.seconds)
+    with tempfile.TemporaryDirectory() as folder:
+        for at in range(0, len(todo), given.together):
+            run.wave(todo[at : at + given.together], Path(folder))
+    sys.exit(run.failed)
+
+
+class Run:
+    """Servers after one another; what they came to is written after each.
+
+    given     of the command line
+    document  results so far
+    end       when everything is cut off, on the monotonic clock
+    """
+
+    def __init__(self, given: argparse.Namespace, document: dict[str, Any], end: float) -> None:
+        self.given, self.document, self.end = given, document, end
+        self.head, self.failed = head(given.commit), False
+        self.changes = {"num_hidden_layers": 2, "hidden_size": 256, "intermediate_size": 256,
+                        "vocab_size": 1024, "torch_dtype": "float32"} if given.cpu else {}  # fmt: skip
+        (given.out / "log").mkdir(exist_ok=True)
+
+    def wave(self, todo: list[Case], folder: Path) -> None:
+        """Starts servers together up to the gate, and lets them go on one after the other."""
+        if self.left() < SHORTEST:
+            print("no time for", ", ".join(each.name for each in todo), flush=True)
+            return
+        servers, begin = [], time.monotonic()
         try:
-            rows = measured(case, given.out, "cpu" if given.cpu else "cuda", changes, given.limit)
-        except RuntimeError as error:
-            print(error, flush=True)
-            failed = True
-            continue
-        names = {(row["group"], row["model"], row["kind"], row["load"]) for row in rows}
-        document["rows"] = [row for row in document["rows"]
-                            if (row["group"], row["model"], row["kind"], row["load"]) not in names] + rows  # fmt: skip
-        write(given.out, document)
-        for row in rows:
-            print(line(case, row), flush=True)
-    sys.exit(failed)
+            for case in todo:
+                name = case.name.replace("/", "_")
+                log = self.given.out / "log" / f"{name}.log"
+                device = "cpu" if self.given.cpu else "cuda"
+                servers.append(Server(case, folder / name, log, device, self.changes))
+            gathered(servers, min(self.left(), 300))
+            print(f"{len(servers)} servers at the gate after {time.monotonic() - begin:.0f} s", flush=True)
+            for number, server in enumerate(servers):
+                self.measure(server, servers[number + 1 :])
+        finally:
+            for server in servers:
+                server.end()
+
+    def measure(self, server: Server, waiting: list[Server]) -> None:
+        name = server.case.name
+        if self.left() < SHORTEST:
+            print(f"no time for {name}", flush=True)
+            return
+        sessions = [each.process.pid for each in waiting]
+        before = cpu_seconds(sessions)
+        found = server.run(min(self.given.limit, self.left()))
+        used = sum(now - before.get(pid, 0.0) for pid, now in cpu_seconds(sessions).items())
+        if found is None or not found["loads"]:
+            print(f"{name}: ended with {server.process.returncode}, see {server.log}", flush=True)
+            self.failed = True
+            return
+        for row in rows_of(server, found, self.changes):
+            row |= {"versions": self.head["versions"], "commit": self.head["commit"],
+                    "waiting_servers": len(waiting), "waiting_cpu_s": round(used, 2)}  # fmt: skip
+            self.document["rows"] = [each for each in self.document["rows"] if key(each) != key(row)] + [row]
+            print(line(server.case, row), flush=True)
+        self.document |= self.head
+        write(self.given.out, self.document)
+
+    def left(self) -> float:
+        return self.end - time.monotonic()
+
+
+def key(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return (row["group"], row["model"], row["kind"], row["load"])

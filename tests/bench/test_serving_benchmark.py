@@ -1,14 +1,20 @@
 """The benchmark of servers: which cases a pattern takes, what a log says, and the table."""
 
+import os
 import subprocess
 import sys
+import threading
+import time
+import types
 from pathlib import Path
 
 import pytest
 
+from benchmarks.serving import gate
 from benchmarks.serving.cases import SHAPES, Load, cases
 from benchmarks.serving.report import report
 from benchmarks.serving.run import chosen, dense_bytes, rates
+from benchmarks.serving.servers import Server
 
 LOAD = Load(16, 32768, 400)
 LOG = """
@@ -30,9 +36,18 @@ def test_steady_rates_are_those_of_a_full_batch_after_prefill():
 
 
 def test_patterns_take_cases_and_loads_can_be_shorter():
-    (case,) = chosen(["holds/*/vortex-128"], 50, 4, tiny=False)
+    (case,) = chosen(["holds/*/vortex-128=50"], 4, tiny=False)
     assert case.loads == (Load(4, 32768, 50),) and case.values == {"block_size": 16, "budget": 128}
-    assert chosen(["nothing"], None, None, tiny=False) == []
+    assert chosen(["nothing"], None, tiny=False) == []
+
+
+def test_cases_come_in_the_order_of_their_patterns_and_once():
+    found = [
+        each.name
+        for each in chosen(["latency/Qwen3-8B/vortex-128", "holds/*", "holds/*/flashinfer"], None, False)
+    ]
+    assert found[0] == "latency/Qwen3-8B/vortex-128" and len(found) == 8
+    assert len(chosen([], None, tiny=False)) == len(list(cases()))
 
 
 def test_every_shape_has_every_budget():
@@ -71,11 +86,33 @@ def page():
 def test_the_table_sets_each_server_beside_both_dense_ones(page):
     assert "| vortex-128 |  | 4,500 | 3.56 | 4.50 | 3.60 |  |  |  | 6.2% |" in page
     assert "| flashinfer-tc |  | 1,250 | 12.80 | 1.25 | 1.00 |  |  |  |  |" in page
-    assert "GPU; sglang 0.5.16; commit abc" in page
+    assert "commit abc; sglang 0.5.16." in page and "on GPU." in page
 
 
 def test_the_script_lists_its_cases_from_anywhere(tmp_path):
     script = Path(__file__).parents[2] / "benchmarks" / "sglang.py"
     command = [sys.executable, script, "--list", "--only", "latency/*/flashinfer"]
     listed = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True).stdout
-    assert listed.count("latency/Qwen3-") == 4 and "30x" not in listed and "8/s 16384+128" in listed
+    assert listed.count("latency/Qwen3-") == 4 and "16x" not in listed and "8/s 8192+256" in listed
+
+
+def test_a_server_waits_at_the_gate_until_its_turn(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sglang.srt.models.registry", types.ModuleType("registry"))
+    for name in ("sglang", "sglang.srt", "sglang.srt.models"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setenv(gate.FOLDER, str(tmp_path))
+    os.mkfifo(tmp_path / "gate")
+    server = object.__new__(Server)
+    server.folder = tmp_path
+    assert not server.waits and not server.opened()
+    thread = threading.Thread(target=gate.wait, daemon=True)
+    thread.start()
+    give_up = time.monotonic() + 10
+    while not server.waits:
+        assert time.monotonic() < give_up
+    thread.join(0.2)
+    assert thread.is_alive()
+    while not server.opened():
+        assert time.monotonic() < give_up
+    thread.join(10)
+    assert not thread.is_alive()
