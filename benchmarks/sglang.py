@@ -4,7 +4,8 @@ Both sides are what SGLang starts: decode graphs, overlap scheduler and radix ca
 scheduler's log while all requests decode; times of tokens are a client's. Random weights of a real scale.
 
 Most of a start is imports. So the servers of a wave (--together) start at once, stop before they use the GPU, and
-then run one after the other, each alone: those that wait are blocked in a read, and what they still use is reported.
+then run one after the other, each alone: those that wait look for a file now and then; what they use of the CPU is
+reported.
 
     python benchmarks/sglang.py --list
     python benchmarks/sglang.py --out DIR --only 'holds/*'

@@ -1,16 +1,19 @@
 """A plugin of SGLang: a server that has imported everything and touched no GPU yet waits for its turn.
 
-Most of a start is imports, which several servers do at once. A server that waits is blocked in a read.
+Most of a start is imports, which several servers do at once. A server that waits looks for a file now and then.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 FOLDER = "BENCHMARK_GATE"
-"""Variable of the environment: where `gate` is, a named pipe, and where `waiting` is made."""
+"""Variable of the environment: of one server."""
+WAITING, GO = "waiting", "go"
+"""Files there: the server makes the one when it waits, and goes on once there is the other."""
 
 
 def register() -> None:
@@ -23,5 +26,6 @@ def wait(*args: Any, **named: Any) -> None:
     import sglang.srt.models.registry  # noqa: F401  # every model's module: the last long import
 
     folder = Path(os.environ[FOLDER])
-    (folder / "waiting").touch()
-    (folder / "gate").read_bytes()
+    (folder / WAITING).touch()
+    while not (folder / GO).exists():
+        time.sleep(0.1)

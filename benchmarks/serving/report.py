@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-COLUMNS = ("server", "requests at once", "steady tokens/s", "step ms", "x default", "x tensor cores",
+COLUMNS = ("server", "requests at once", "steady tokens/s", "tokens/s in all", "step ms", "x default", "x tensor cores",
            "token p50 ms", "token p95 ms", "first token p50 ms", "KV read of dense")  # fmt: skip
 
 
@@ -16,7 +16,7 @@ def report(document: Mapping[str, Any]) -> str:
         f"`benchmarks/sglang.py` on {document['device']}. Random weights; decode graphs, overlap scheduler and radix "
         "cache on. Steady: the median of the scheduler's own rates while as many requests decode as the scheduler "
         "admits. Times of tokens are a client's, over requests. Servers import together up to the first use of the "
-        "GPU and then run one after the other; those whose turn has not come are blocked in a read"
+        "GPU and then run one after the other; those whose turn has not come look for a file now and then"
         f"{idle(document['rows'])}.\n",
     ]
     for group in dict.fromkeys(row["group"] for row in document["rows"]):
@@ -54,6 +54,7 @@ def table(rows: list[Mapping[str, Any]]) -> Iterator[str]:
         rate = row.get("steady_tokens_per_s")
         cells = [
             row["kind"], number(row.get("running"), 0), number(rate, 0),
+            number(row.get("tokens_per_s"), 0),
             number(row.get("step_ms"), 2), ratio(rate, dense.get("flashinfer")),
             ratio(rate, dense.get("flashinfer-tc")), number(row.get("per_token_p50_ms"), 2),
             number(row.get("per_token_p95_ms"), 2), number(row.get("first_token_p50_ms"), 0), share(row),

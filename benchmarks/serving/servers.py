@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.serving.cases import Case
-from benchmarks.serving.gate import FOLDER
+from benchmarks.serving.gate import FOLDER, GO, WAITING
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTRY_POINTS = """[sglang.srt.plugins]
@@ -36,7 +35,6 @@ class Server:
     def __init__(self, case: Case, folder: Path, log: Path, device: str, changes: Mapping[str, Any]) -> None:
         self.case, self.folder, self.log = case, folder, log
         folder.mkdir(parents=True)
-        os.mkfifo(folder / "gate")
         spec = {
             "case": case.json(),
             "device": device,
@@ -55,7 +53,7 @@ class Server:
 
     @property
     def waits(self) -> bool:
-        return (self.folder / "waiting").exists()
+        return (self.folder / WAITING).exists()
 
     @property
     def ended(self) -> bool:
@@ -63,28 +61,16 @@ class Server:
 
     def run(self, seconds: float) -> dict[str, Any] | None:
         """Lets it go on, until its end or for so long; its results, as far as they came."""
-        end = time.monotonic() + seconds
-        while not self.opened() and not self.ended and time.monotonic() < end:
-            time.sleep(0.05)
         released = time.time()
+        (self.folder / GO).touch()
         with suppress(subprocess.TimeoutExpired):
-            self.process.wait(max(end - time.monotonic(), 0))
+            self.process.wait(max(seconds, 0))
         self.end()
         results = self.folder / "results.json"
         if not results.exists():
             return None
         found: dict[str, Any] = json.loads(results.read_text(encoding="utf-8"))
         return {**found, "start_s": found["ready"] - released}
-
-    def opened(self) -> bool:
-        """Opens the gate, if the server waits there."""
-        try:
-            os.close(os.open(self.folder / "gate", os.O_WRONLY | os.O_NONBLOCK))
-        except OSError as error:
-            if error.errno != errno.ENXIO:  # nobody reads
-                raise
-            return False
-        return True
 
     def end(self) -> None:
         """Ends its processes, and waits until none is left, so that their memory of the GPU is free again."""
