@@ -1,13 +1,17 @@
 """Times top-k with page translation on one GPU: ours, FlashInfer's and torch.topk.
 
 Method: one CUDA graph holds the same call for several inputs, each with scores of its own, so that nothing
-small is measured alone; the graph is replayed between events; the median is divided by the number of inputs.
-Every selection is checked against torch.topk in the same run, before it is timed.
+small is measured alone. The graphs of all sides of a point are replayed in turns, so that a change of clock
+hits them alike; the median replay is divided by the number of inputs. Every selection of ours is checked against
+torch.topk in the same run, before it is timed.
 
-    python benchmarks/topk.py --out DIR [--quick] [--flashinfer-auto | --no-flashinfer] [--commit HASH]
+    python benchmarks/topk.py --out DIR [--no-variants] [--no-flashinfer] [--commit HASH]
+    python benchmarks/topk.py --compile-flashinfer     (minutes, on the CPU; may run before or beside the other)
     python benchmarks/topk.py --plot DIR/topk.json
 
-Writes DIR/topk.json after each stage (a run that is cut off keeps what it has), topk.md and topk.png.
+First our launches are timed against each other, while FlashInfer compiles; then the default, the best launch,
+stochastic top-k, torch.topk and FlashInfer against each other: these are the figures of the table. Writes
+DIR/topk.json after each point (a run that is cut off keeps what it has), topk.md and topk.png.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,12 +40,20 @@ HEADS = 8
 INPUTS = 4
 # A graph of as many calls shows what one costs inside of a model's; one of INPUTS also what a graph costs.
 MANY = 12
+KINDS = ("normal", "uniform", "one bucket", "heavy tail", "outlier", "ties", "bf16 values")
 DEVICE = "cuda"
-REPLAYS = 20
+# Turns of a graph, and replays of a turn.
+ROUNDS = 6
+REPLAYS = 5
+WARM_SECONDS = 0.05
+RECALL = 0.97
+
+# Graphs of the sides of a point; their calls keep alive what they read and write.
+Graphs = dict[str, tuple[Any, list[Any]]]
 
 
-def graph_time(calls: list[Any]) -> float:
-    """Median microseconds of one call when all of them run in one CUDA graph."""
+def graph_of(calls: list[Any]) -> Any:
+    """A CUDA graph of all calls, each of which ran before."""
     import torch
 
     stream = torch.cuda.Stream()
@@ -52,21 +65,34 @@ def graph_time(calls: list[Any]) -> float:
     with torch.cuda.graph(graph):
         for call in calls:
             call()
+    return graph
+
+
+def times(graphs: Graphs) -> dict[str, float]:
+    """Median microseconds of one call of each graph, replayed in turns."""
+    import torch
+
     # The clock of an idle GPU takes a while to rise.
     began = time.time()
-    while time.time() - began < 0.03:
-        for _ in range(10):
+    while time.time() - began < WARM_SECONDS:
+        for graph, _ in graphs.values():
             graph.replay()
         torch.cuda.synchronize()
-    marks = [
-        (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(REPLAYS)
-    ]
-    for start, end in marks:
-        start.record()
-        graph.replay()
-        end.record()
-    torch.cuda.synchronize()
-    return 1000 * statistics.median(start.elapsed_time(end) for start, end in marks) / len(calls)
+    marks: dict[str, list[tuple[Any, Any]]] = {name: [] for name in graphs}
+    for _ in range(ROUNDS):
+        for name, (graph, _) in graphs.items():
+            graph.replay()
+            for _ in range(REPLAYS):
+                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                start.record()
+                graph.replay()
+                end.record()
+                marks[name].append((start, end))
+        torch.cuda.synchronize()
+    return {
+        name: 1000 * statistics.median(start.elapsed_time(end) for start, end in marks[name]) / len(calls)
+        for name, (_, calls) in graphs.items()
+    }
 
 
 class Problem:
@@ -105,11 +131,18 @@ class Problem:
             )
             for _ in self.scores
         ]
-        tables = {"lengths": self.finished, "page_table": self.table_and_current}
+        tables: dict[str, Any] = {"lengths": self.finished, "page_table": self.table_and_current}
         return [
             lambda scores=scores, out=out: selector.run(scores, self.finished, self.take, out, **tables)
             for scores, out in zip(self.scores, self.outputs, strict=True)
         ]
+
+    def samples(self, recall: float) -> bool:
+        """Whether stochastic top-k draws anything here; otherwise it runs the exact kernel."""
+        from vortex.codegen.select import SelectConfig, Selector
+
+        config = SelectConfig("top_k", self.n, self.k + 1, HEADS, recall=recall)
+        return Selector(config, self.requests, DEVICE).samples
 
     def check(self, recall: float) -> float:
         """The worst row's share of winners; raises where ids, order, pages or (recall 1) values are wrong."""
@@ -154,97 +187,164 @@ def scores_of(kind: str, rows: int, n: int, generator: Any) -> Any:
     return normal
 
 
-def launches(n: int, k: int) -> dict[str, Any]:
-    """The launch variants to time at a point; `default` is what a Selector takes by itself."""
-    from vortex.codegen.select_launch import Launch, LongLaunch, default_launch
+def launches(n: int, k: int, rows: int) -> dict[str, Any]:
+    """The launches to time at a point; `default` is what a Selector takes by itself."""
+    from vortex.codegen.select_launch import Launch, LongLaunch, TwiceLaunch, default_launch, power
 
-    found: dict[str, Any] = {"default": None}
-    default = default_launch(n, k, 128)
+    default = default_launch(n, k, rows)
+    found: dict[str, Any] = {"default": default}
+    if n > 8192:
+        groups = max(2 * power(k), 1024)
+        keep = max(groups, 1024)
+        found["twice, 32 warps"] = TwiceLaunch(keep, max(groups // 2048, 1))
+        found["twice, 16 warps"] = TwiceLaunch(keep, max(groups // 2048, 1), warps=16, runs=4)
+        found["twice, 2 a multiprocessor"] = TwiceLaunch(
+            keep, max(groups // 1024, 1), warps=16, runs=2, registers=64
+        )
     if isinstance(default, LongLaunch):
-        return found | {
-            "half kept": replace(default, keep=default.keep // 2, finish_warps=default.finish_warps // 2),
-            "wide tiles": replace(default, tile=8192, tiles=1, sift_warps=16),
-            "longer segments": replace(default, tiles=2 * default.tiles),
-        }
-    return found | {
-        "whole": replace(default, keep=0), "8 warps": replace(default, warps=8, registers=None),
-        "128 bins": replace(default, bins=128), "512 bins": replace(default, bins=512),
-        "kept": Launch(8, 8, 256, keep=512, maxima=2),
-    }  # fmt: skip
+        halves = {"half kept": default.keep // 2, "twice kept": default.keep * 2}
+        for name, keep in halves.items():
+            if 1024 <= keep <= 16384 and keep > k:
+                warps = min(max(keep // 256, 4), 16) if keep <= 8192 else 32
+                found[name] = replace(default, keep=keep, finish_warps=warps)
+        found["tiles of 1024"] = replace(default, tile=1024, each=8, sift_warps=4, tiles=2 * default.tiles)
+        found["longer segments"] = replace(default, tiles=2 * default.tiles)
+    elif isinstance(default, Launch):
+        found["whole"] = replace(default, keep=0)
+        found["512 bins"] = replace(default, bins=512)
+    return found
 
 
-def compile_one(task: tuple[int, int, str, float | None]) -> str:
+def compile_one(task: tuple[int, int, Any, float | None]) -> str:
     """Fills Triton's cache from a process of its own."""
-    n, k, name, recall = task
+    n, k, launch, recall = task
     try:
-        Problem(HEADS, n, k).selector(launches(n, k)[name], recall)[0]()
+        Problem(HEADS, n, k, inputs=1).selector(launch, recall)[0]()
     except Exception as error:
-        return f"{n} -> {k} {name}: {type(error).__name__}: {error}"[:300]
+        return f"{n} -> {k} {launch}: {type(error).__name__}: {error}"[:300]
     return ""
 
 
-def compile_all(quick: bool) -> None:
+def compile_all(variants: bool) -> None:
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    tasks: list[tuple[int, int, str, float | None]]
-    tasks = [
-        (n, k, name, None) for n, k in POINTS for name in launches(n, k) if not quick or name == "default"
-    ]
-    tasks += [(n, k, "default", 0.97) for n, k in POINTS]
-    with ProcessPoolExecutor(10, get_context("spawn")) as pool:
+    tasks: list[tuple[int, int, Any, float | None]] = []
+    for n, k in POINTS:
+        for rows in ROWS:
+            for name, launch in launches(n, k, rows).items():
+                wanted = (None, RECALL) if name == "default" else (None,) if variants else ()
+                tasks += [(n, k, launch, recall) for recall in wanted if (n, k, launch, recall) not in tasks]
+    with ProcessPoolExecutor(12, get_context("spawn")) as pool:
         print(*filter(None, pool.map(compile_one, tasks)), sep="\n", flush=True)
 
 
-def time_ours(results: dict[str, Any], quick: bool, save: Any) -> None:
+class Run:
+    """What is measured, where it is written, and what failed."""
+
+    def __init__(self, out: Path, results: dict[str, Any]) -> None:
+        self.out, self.results = out, results
+        self.began = time.time()
+        out.mkdir(parents=True, exist_ok=True)
+
+    def save(self) -> None:
+        self.results["seconds"] = time.time() - self.began
+        (self.out / "topk.json").write_text(json.dumps(self.results, indent=1))
+        (self.out / "topk.md").write_text(table(self.results))
+
+    def note(self, text: str) -> None:
+        print(f"{time.time() - self.began:4.0f} s  {text}", flush=True)
+
+    def graph(self, what: str, calls: Callable[[], list[Any]]) -> Graphs:
+        """The graph of a side by its name; none where it fails: what does not fit a device is a result too."""
+        name = what.rpartition(": ")[2]
+        try:
+            made = calls()
+            return {name: (graph_of(made), made)}
+        except Exception as error:
+            self.results["failed"].append(f"{what}: {type(error).__name__}: {error}"[:500])
+            return {}
+
+
+def checked(problem: Problem, launch: Any = None, recall: float | None = None) -> list[Any]:
+    calls = problem.selector(launch, recall)
+    for call in calls:
+        call()
+    problem.check(recall or 1.0)
+    return calls
+
+
+def points() -> Iterator[tuple[str, int, int, int]]:
     for n, k in POINTS:
         for rows in ROWS:
-            problem = Problem(rows, n, k)
-            point = results["points"].setdefault(f"{rows} x {n} -> {k}", {})
-            for name, launch in launches(n, k).items():
-                if quick and name != "default":
-                    continue
-                try:
-                    calls = problem.selector(launch)
-                    for call in calls:
-                        call()
-                    problem.check(1.0)
-                    point[f"ours {name}"] = graph_time(calls)
-                except Exception as error:
-                    # A variant that does not fit the device is a result too.
-                    results["failed"].append(
-                        f"{rows} x {n} -> {k} {name}: {type(error).__name__}: {error}"[:500]
-                    )
-            # What a launch and an empty row cost: nothing is loaded or searched.
-            take, problem.take = problem.take, problem.take * 0
-            point["nothing selected"] = graph_time(problem.selector())
-            problem.take = take
-            calls = problem.selector(None, recall=0.97)
-            for call in calls:
-                call()
-            point["stochastic recall"] = problem.check(0.97)
-            point["stochastic"] = graph_time(calls)
-            if rows * n <= 512 * 32768:
-                point["many ours"] = graph_time(Problem(rows, n, k, inputs=MANY).selector())
-            point["torch.topk"] = graph_time([lambda s=s, k=k: s.topk(k) for s in problem.scores])
-            best = min((us, name) for name, us in point.items() if name.startswith("ours"))
-            times = (f"{a}: {b:.2f}" for a, b in point.items())
-            print(f"{rows:4d} x {n:6d} -> {k:4d}", *times, "| best", best, flush=True)
-            save()
+            yield f"{rows} x {n} -> {k}", rows, n, k
 
 
-def time_distributions(results: dict[str, Any], save: Any) -> None:
-    for kind in ("normal", "uniform", "one bucket", "heavy tail", "outlier", "ties", "bf16 values"):
-        for rows, n, k in ((128, 2048, 125), (128, 8192, 125), (128, 32768, 512)):
-            problem = Problem(rows, n, k, kind)
-            calls = problem.selector()
-            for call in calls:
-                call()
-            problem.check(1.0)
-            row = results["distributions"].setdefault(kind, {})
-            row[f"{rows} x {n} -> {k}"] = graph_time(calls)
-        print(kind, row, flush=True)
-        save()
+def time_launches(run: Run) -> None:
+    """Our launches against each other."""
+    for point, rows, n, k in points():
+        problem = Problem(rows, n, k)
+        graphs: Graphs = {}
+        for name, launch in launches(n, k, rows).items():
+            graphs |= run.graph(f"{point}: {name}", partial(checked, problem, launch))
+        if problem.samples(RECALL):
+            graphs |= run.graph(f"{point}: stochastic", partial(checked, problem, None, RECALL))
+        run.results["launches"][point] = found = times(graphs)
+        run.note(f"{point} " + ", ".join(f"{name} {us:.2f}" for name, us in found.items()))
+        run.save()
+
+
+def time_sides(run: Run, flashinfer: bool) -> None:
+    """Default, best launch, stochastic, torch.topk and FlashInfer against each other."""
+    for point, rows, n, k in points():
+        problem = Problem(rows, n, k)
+        graphs = run.graph(f"{point}: exact", partial(checked, problem))
+        timed = run.results["launches"].get(point, {})
+        best = min(
+            (name for name in timed if name != "stochastic"), key=lambda name: timed[name], default="default"
+        )
+        if best != "default":
+            launch = launches(n, k, rows)[best]
+            graphs |= run.graph(f"{point}: exact, {best}", partial(checked, problem, launch))
+        if problem.samples(RECALL):
+            graphs |= run.graph(f"{point}: stochastic", partial(checked, problem, None, RECALL))
+        graphs |= run.graph(f"{point}: torch.topk", partial(torch_calls, problem))
+        for algorithm in (None, "multi_cta", "filtered") if flashinfer else ():
+            os.environ.pop("FLASHINFER_TOPK_ALGO", None)
+            if algorithm:
+                os.environ["FLASHINFER_TOPK_ALGO"] = algorithm
+            for label, calls in flashinfer_calls(problem).items():
+                graphs |= run.graph(
+                    f"{point}: flashinfer {label} {algorithm or 'auto'}", partial(list, calls)
+                )
+        os.environ.pop("FLASHINFER_TOPK_ALGO", None)
+        found = times(graphs)
+        if rows * n <= 512 * 32768:
+            many = Problem(rows, n, k, inputs=MANY)
+            graphs = run.graph(f"{point}: many exact", partial(checked, many))
+            if flashinfer:
+                fused = flashinfer_calls(many)["top_k_page_table_transform"]
+                graphs |= run.graph(f"{point}: many flashinfer", partial(list, fused))
+            found |= times(graphs)
+        run.results["points"][point] = found
+        run.note(f"{point} " + ", ".join(f"{name} {us:.2f}" for name, us in found.items()))
+        run.save()
+
+
+def time_distributions(run: Run) -> None:
+    for rows, n, k in ((128, 2048, 125), (128, 8192, 125), (128, 32768, 512), (128, 32768, 2048)):
+        graphs: Graphs = {}
+        for kind in KINDS:
+            calls = partial(checked, Problem(rows, n, k, kind))
+            graphs |= run.graph(f"{rows} x {n} -> {k}: {kind}", calls)
+        for kind, us in times(graphs).items():
+            run.results["distributions"].setdefault(kind, {})[f"{rows} x {n} -> {k}"] = us
+        run.save()
+    run.note(str(run.results["distributions"]))
+
+
+def torch_calls(problem: Problem) -> list[Any]:
+    return [partial(scores.topk, problem.k) for scores in problem.scores]
 
 
 def flashinfer_calls(problem: Problem) -> dict[str, list[Any]]:
@@ -266,41 +366,13 @@ def flashinfer_calls(problem: Problem) -> dict[str, list[Any]]:
     }
 
 
-def time_flashinfer(results: dict[str, Any], quick: bool, save: Any) -> None:
-    import flashinfer
-
-    results["versions"]["flashinfer"] = flashinfer.__version__
-    for n, k in POINTS:
-        for rows in ROWS:
-            problem = Problem(rows, n, k)
-            point = results["points"].setdefault(f"{rows} x {n} -> {k}", {})
-            for algorithm in (None,) if quick else (None, "multi_cta", "filtered"):
-                os.environ.pop("FLASHINFER_TOPK_ALGO", None)
-                if algorithm:
-                    os.environ["FLASHINFER_TOPK_ALGO"] = algorithm
-                for label, calls in flashinfer_calls(problem).items():
-                    try:
-                        point[f"flashinfer {label} {algorithm or 'auto'}"] = graph_time(calls)
-                    except Exception as error:
-                        results["failed"].append(
-                            f"flashinfer {label} {algorithm} {rows} x {n}: {error}"[:300]
-                        )
-            os.environ.pop("FLASHINFER_TOPK_ALGO", None)
-            if rows * n <= 512 * 32768:
-                calls = flashinfer_calls(Problem(rows, n, k, inputs=MANY))["top_k_page_table_transform"]
-                point["many flashinfer"] = graph_time(calls)
-            print(rows, n, k, {a: round(b, 2) for a, b in point.items() if "flash" in a}, flush=True)
-            save()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    parser.add_argument("--quick", action="store_true", help="default launches alone")
+    parser.add_argument("--no-variants", action="store_true", help="default launches alone")
     parser.add_argument("--no-flashinfer", action="store_true")
-    parser.add_argument("--flashinfer-auto", action="store_true", help="its automatic choice alone")
     parser.add_argument("--compile-flashinfer", action="store_true", help="compile its module and stop")
     parser.add_argument("--commit", default="unknown", help="recorded in the results")
     parser.add_argument("--plot", type=Path, help="only draw the table and plot of a topk.json")
@@ -317,41 +389,33 @@ def main() -> int:
     import torch
     import triton
 
+    versions = {"torch": torch.__version__, "triton": triton.__version__}
     results: dict[str, Any] = {
-        "device": torch.cuda.get_device_name(),
-        "commit": options.commit,
-        "inputs": INPUTS,
-        "versions": {"torch": torch.__version__, "triton": triton.__version__},
-        "points": {},
-        "distributions": {},
-        "failed": [],
-    }
-    options.out.mkdir(parents=True, exist_ok=True)
-    began = time.time()
-
-    def save() -> None:
-        results["seconds"] = time.time() - began
-        (options.out / "topk.json").write_text(json.dumps(results, indent=1))
-        (options.out / "topk.md").write_text(table(results))
-
-    # FlashInfer compiles its module for minutes, on the CPU: meanwhile ours are timed.
+        "device": torch.cuda.get_device_name(), "commit": options.commit, "inputs": INPUTS, "versions": versions,
+        "launches": {}, "points": {}, "distributions": {}, "failed": [],
+    }  # fmt: skip
+    run = Run(options.out, results)
     compiling = None
     if not options.no_flashinfer:
         compiling = subprocess.Popen([sys.executable, __file__, "--compile-flashinfer"])
-    compile_all(options.quick)
-    print(f"compiled: {time.time() - began:.0f} s", flush=True)
-    time_ours(results, options.quick, save)
-    time_distributions(results, save)
-    print(table(results), f"{time.time() - began:.0f} s", flush=True)
+    compile_all(not options.no_variants)
+    run.note("compiled")
+    if not options.no_variants:
+        time_launches(run)
+    time_distributions(run)
     if compiling is not None:
         compiling.wait()
-        print(f"FlashInfer compiled: {time.time() - began:.0f} s", flush=True)
-        time_flashinfer(results, options.quick or options.flashinfer_auto, save)
+        import flashinfer
+
+        versions["flashinfer"] = flashinfer.__version__
+        run.note("FlashInfer compiled")
+    time_sides(run, compiling is not None)
     try:
         plot(results, options.out / "topk.png")
     except ImportError:
-        print("matplotlib is not installed here: run --plot on the JSON file where it is", flush=True)
-    print(table(results), *results["failed"], f"{time.time() - began:.0f} s", sep="\n", flush=True)
+        run.note("matplotlib is not installed here: run --plot on the JSON file where it is")
+    print(table(results), *results["failed"], sep="\n", flush=True)
+    run.note("done")
     return 0
 
 

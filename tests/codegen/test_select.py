@@ -273,9 +273,6 @@ def test_recorded_rows_of_a_model(device, launch):
     scores = torch.from_numpy(np.load(Path(__file__).with_name("scores.npy")))
     n, k = scores.shape[1], 125
     expect(scores.to(device), [n] * 3, [k] * 3, sinks=1, recent=1, launch=launch)
-    ids, _ = stochastic(scores.to(device), k, launch=launch)
-    values, best = scores.gather(1, ids[:, :k].long()), scores.topk(k).values
-    assert bool(((values >= best[:, -1:]).sum(1) >= math.ceil(0.9 * k)).all())
 
 
 @pytest.mark.parametrize("kind", ["random", "few values"])
@@ -360,56 +357,6 @@ def test_top_p_takes_the_fewest_that_reach_the_share(device, n, p):
     expect(weights.to(device), [n, n // 2], [n // 2, 300], kind="top_p", bound=p, sinks=1, recent=1,
            width=min(n, 3000) // 2 + 1) if n == 600 else expect(
         weights.to(device), [n, n // 2], [900, 300], kind="top_p", bound=p, sinks=1, recent=1)  # fmt: skip
-
-
-def stochastic(scores, take, *, seed=7, layer=0, lengths=None, launch=None):
-    requests = scores.shape[0] // HEADS
-    n = scores.shape[1]
-    lengths = lengths or [16 * n + 3] * requests
-    ids, counts, _ = select(scores, [n] * requests, [take] * requests, recall=0.9, seed=seed, layer=layer,
-                            lengths=lengths, launch=launch)  # fmt: skip
-    return ids, counts
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_stochastic_recall_is_a_bound_and_ids_are_distinct(device, kind):
-    n, k = size(device, 600, 8192), 120
-    scores = rows_of(kind, 2 * HEADS, n).to(device)
-    ids, counts = stochastic(scores, k)
-    assert counts.tolist() == [k + 1] * 2 * HEADS
-    chosen = ids[:, :k].long()
-    assert bool((chosen[:, 1:] > chosen[:, :-1]).all()) and int(chosen.min()) >= 0 and int(chosen.max()) < n
-    values = scores.cpu().gather(1, chosen)
-    kth = scores.cpu().topk(k).values[:, -1:]
-    assert bool(((values >= kth).sum(1) >= math.ceil(0.9 * k)).all())
-
-
-def test_stochastic_draws_depend_on_seed_layer_head_and_length_alone(device):
-    n, k = size(device, 1024, 8192), 200
-    row = rows_of("constant", 1, n)  # every block ties: all are drawn
-    scores = row.expand(3 * HEADS, n).contiguous().to(device)
-    first, _ = stochastic(scores, k, lengths=[5000, 5000, 5001])
-    again, _ = stochastic(scores, k, lengths=[5000, 5000, 5001])
-    assert first.equal(again)
-    assert first[0].equal(first[HEADS]), "the same head in another row of the batch"
-    alone, _ = stochastic(scores[:HEADS].contiguous(), k, lengths=[5000])
-    assert alone.equal(first[:HEADS])
-    seed, layer = (stochastic(scores, k, **{name: 8})[0][0] for name in ("seed", "layer"))
-    for name, other in (("seed", seed), ("layer", layer), ("head", first[1]), ("length", first[2 * HEADS])):
-        assert not first[0].equal(other), name
-
-
-def test_stochastic_sample_meets_every_lane_of_the_bucket_alike(device):
-    requests = size(device, 40, 400)
-    # 90 winners, a wall of 60 equal scores of which 10 are drawn, and losers.
-    row = torch.cat([torch.arange(90) + 2.0, torch.ones(60), torch.zeros(106)])
-    row = row[torch.randperm(256, generator=torch.Generator().manual_seed(4))]
-    scores = row.expand(requests * HEADS, 256).contiguous().to(device)
-    ids, _ = stochastic(scores, 100, lengths=list(range(1, requests + 1)))
-    share = torch.bincount(ids[:, :100].flatten().long(), minlength=256) / len(ids)
-    sampled = share[(share > 0) & (share < 1)]
-    assert len(sampled) == 60 and float(sampled.sum()) == pytest.approx(10, abs=1e-3)
-    assert float((sampled - sampled.mean()).abs().max()) < size(device, 0.25, 0.1)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from vortex.codegen.select_launch import (
     LARGEST_TILE,
     PIECE,
-    Launch,
+    AnyLaunch,
     LongLaunch,
+    TwiceLaunch,
     default_launch,
     fitted,
     power,
@@ -47,7 +48,8 @@ class SelectConfig:
     sinks, recent    first and last finished blocks that are always selected
     recall           None: exact. Otherwise top_k is stochastic: at least this share of the selected
                      candidates is among the k best, the rest is sampled from the scores around the k-th
-                     where many are left
+                     where many are left and that saves time: in rows that take a LongLaunch. Others
+                     are selected exactly, which takes as long
     dense_at_take    rows whose `take` covers all n blocks list them all, -inf too; None: for top_k
     order            of the candidates in a row: ascending ids, or by score, best first (one more kernel); the
                      reserved blocks come first then
@@ -124,7 +126,7 @@ class Selector:
     """
 
     def __init__(
-        self, config: SelectConfig, requests: int, device: Any, launch: Launch | LongLaunch | None = None,
+        self, config: SelectConfig, requests: int, device: Any, launch: AnyLaunch | None = None,
         *, overlap: bool = False,
     ) -> None:  # fmt: skip
         import torch
@@ -150,6 +152,8 @@ class Selector:
         )
         most = config.most_candidates
         self.launch = launch or default_launch(config.capacity, most, self.rows)
+        # Whether anything is drawn: a row that one thread block selects from is selected exactly, which takes as long.
+        self.samples = config.recall is not None and isinstance(self.launch, LongLaunch)
         self.long: LongRows | None = None
         if isinstance(self.launch, LongLaunch):
             if config.kind == "top_p" and not self.launch.keep:
@@ -158,6 +162,10 @@ class Selector:
                     "lower its max"
                 )
             self.long = LongRows(self.launch, self.rows, config.capacity, device)
+            return
+        if isinstance(self.launch, TwiceLaunch):
+            if config.kind == "top_p" or most > min(self.launch.keep, self.launch.groups):
+                raise SelectError(f"launch: {self.launch} selects no {most} blocks of {config.kind}")
             return
         if config.capacity > LARGEST_TILE:
             raise SelectError(f"launch: {config.capacity} blocks fit no thread block; give a LongLaunch")
@@ -220,18 +228,27 @@ class Selector:
             row = self.row | self.kind | self.overlap
             self.long.run(scores, budget, bound, stream_of, outputs, row, self.draw | self.blocks, align)
             return
+        assert not isinstance(self.launch, LongLaunch)
+        row = (
+            self.row | self.kind | self.blocks | self.overlap | {"FRAME": self.draw["FRAME"], "ALIGN": align}
+        )
         launch = self.launch
-        assert isinstance(launch, Launch)
         threads = 32 * launch.warps
+        limit = {} if launch.registers is None else {"maxnreg": launch.registers}
+        if isinstance(launch, TwiceLaunch):
+            load_template("select_twice.py.jinja").select_twice[(self.rows,)](
+                scores, scores.stride(0), *budget, bound, *outputs,
+                THREADS=threads, RUNS=launch.runs, EACH=launch.each, BINS=launch.bins, KEEP=launch.keep,
+                MAXIMA=launch.maxima, num_warps=launch.warps, **limit, **row,
+            )  # fmt: skip
+            return
         lanes = max(power(self.config.capacity), threads * launch.each)
         # Runs of lanes that are not read by vectors lie in several threads, and so do their maxima.
         keep = launch.keep if align > 1 else 0
         load_template("select.py.jinja").select_rows[(self.rows,)](
-            scores, scores.stride(0), self.config.capacity, *budget, *stream_of, bound, *outputs,
-            THREADS=lanes // launch.each, EACH=launch.each, ALIGN=align, BINS=launch.bins, KEEP=keep,
-            MAXIMA=launch.maxima, num_warps=launch.warps,
-            **({} if launch.registers is None else {"maxnreg": launch.registers}),
-            **self.row, **self.kind, **self.draw, **self.blocks, **self.overlap,
+            scores, scores.stride(0), self.config.capacity, *budget, bound, *outputs,
+            THREADS=lanes // launch.each, EACH=launch.each, BINS=launch.bins, KEEP=keep, MAXIMA=launch.maxima,
+            num_warps=launch.warps, **limit, **row,
         )  # fmt: skip
 
     def _check(

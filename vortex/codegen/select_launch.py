@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 # Lanes that one thread block selects from: 16 a thread at 1,024 threads.
 LARGEST_TILE = 16384
 # Kept lanes that fit beside the counters into the shared memory of a kernel that asks for none.
 LARGEST_KEEP = 2048
+# The same where little else is in it.
+LARGEST_KEEP_TWICE = 4096
 LARGEST_BINS = 1024
 # Neighbouring scores that one thread takes.
 EACH = (1, 2, 4, 8, 16)
@@ -42,8 +45,39 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class TwiceLaunch:
+    """How longer rows are launched, one thread block each (select_twice.py.jinja).
+
+    keep    lanes that reach the floor and are selected from
+    maxima  groups in a run of `each` neighbouring lanes
+    warps   of a thread block, of which a thread has `runs` runs of a tile at the first reading, one at the second
+    registers  as of a Launch
+    """
+
+    keep: int
+    maxima: int
+    warps: int = 32
+    each: int = 16
+    runs: int = 2
+    bins: int = 512
+    registers: int | None = None
+
+    def __post_init__(self) -> None:
+        threads = 32 * self.warps
+        if not threads <= self.keep <= LARGEST_KEEP_TWICE or self.each not in EACH or self.each % self.maxima:
+            raise ValueError(
+                f"keep: a lane or more for each of {threads} threads, at most {LARGEST_KEEP_TWICE}; each: one of "
+                f"{EACH}, a multiple of maxima; got {self}"
+            )
+
+    @property
+    def groups(self) -> int:
+        return 32 * self.warps * self.runs * self.maxima
+
+
+@dataclass(frozen=True)
 class LongLaunch:
-    """How longer rows are launched: threads and tiles of the three kernels.
+    """How longer rows are launched, several thread blocks each (select_long.py.jinja): tiles of the three kernels.
 
     sample        scores that the guess is made from
     keep          lanes that are selected from in the end, more than k; 0: rows are selected from tile by tile
@@ -101,11 +135,14 @@ LAUNCHES: tuple[tuple[int, int, int, Launch], ...] = (
 )
 
 
+AnyLaunch: TypeAlias = Launch | TwiceLaunch | LongLaunch
+
+
 def power(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
 
-def default_launch(length: int, most: int, rows: int) -> Launch | LongLaunch:
+def default_launch(length: int, most: int, rows: int) -> AnyLaunch:
     """The launch for `rows` rows of up to `length` scores, of which up to `most` are selected."""
     for lanes, largest, many, launch in LAUNCHES:
         if length <= lanes and most <= largest and rows <= many:
@@ -114,9 +151,10 @@ def default_launch(length: int, most: int, rows: int) -> Launch | LongLaunch:
 
 
 def _long(length: int, most: int) -> LongLaunch:
-    """Keeps up to 4 k: a sample of neighbours that are alike tells less than its size says."""
+    """Keeps up to 4 k: a sample of neighbours that are alike tells less than its size says. Where k is a large part of
+    a row, the sample holds many of its best, and 2 k are enough."""
     keep = max(4 * power(most), 1024)
-    if keep > LARGEST_TILE:
+    if keep > LARGEST_TILE or (most > 512 and length <= 16 * power(most)):
         keep = 2 * power(most)
     if keep > LARGEST_TILE:
         return LongLaunch(0)
