@@ -10,6 +10,7 @@ import torch
 
 from tests.engines.sglang.models import prompt, write
 from tests.engines.sglang.serving import compare_logprobs, dense, embedded, sparse
+from tests.engines.sglang.test_roles import ROLE, decode_role
 from tests.engines.sglang.test_soak import share_of_best, soak
 
 pytestmark = pytest.mark.gpu
@@ -120,6 +121,11 @@ def test_pages_that_come_back_from_the_host_have_their_entries(model, engine, tm
         found = server.run(asyncio.wait_for(soak(server, 100, 50), 240))
         assert share_of_best(engine, found[-4:]) >= 0.8
         assert server.probe(tmp_path)["wrong"] == []
+
+
+def test_a_decode_server_summarises_what_was_transferred(model, tmp_path):
+    with sparse(model, "Remembering", cuda_graph_bs_decode=[1, 4, 8], **ROLE) as server:
+        decode_role(server, tmp_path)
 
 
 def test_k_and_v_in_fp8(model, expected, tmp_path):
