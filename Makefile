@@ -53,12 +53,13 @@ $(SGLANG)/0.5.16/.installed: $(SGLANG)/.installed $(SGLANG_TESTS)/requirements-0
 		--requirement $(SGLANG_TESTS)/requirements-0.5.16.txt
 	touch $@
 
-# The newest supported version in full, the oldest by its contract and one server. Its page allocator is a
+# The newest supported version in full, the oldest by its contract and a few servers. Its page allocator is a
 # Triton kernel, which a CPU interprets.
 test-sglang: $(SGLANG)/.installed $(SGLANG)/0.5.16/.installed
 	$(SGLANG)/bin/python -m pytest $(SGLANG_TESTS)
 	PYTHONPATH=$(CURDIR)/$(SGLANG)/0.5.16 TRITON_INTERPRET=1 $(SGLANG)/bin/python -m pytest \
-		$(SGLANG_TESTS)/test_contract.py $(SGLANG_TESTS)/test_refusals.py $(SGLANG_TESTS)/test_sparse.py
+		$(SGLANG_TESTS)/test_contract.py $(SGLANG_TESTS)/test_refusals.py $(SGLANG_TESTS)/test_sparse.py \
+		$(SGLANG_TESTS)/test_roles.py
 
 test-sglang-full: $(SGLANG)/.installed
 	$(SGLANG)/bin/python -m pytest $(SGLANG_TESTS) -m "not gpu"

@@ -16,6 +16,7 @@ from vortex.dsl.calls import plain_signature
 from vortex.dsl.catalogue import AXES, CATALOGUE, CLASS, FILE, LINTS, PYTHON, RESULTS, Kind
 from vortex.dsl.diagnostics import render
 from vortex.dsl.registry import OPERATORS, Operator
+from vortex.engines.sglang.errors import REFUSALS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -30,13 +31,22 @@ SECTIONS = (
 
 INTRODUCTION = """# Diagnostics
 
-Generated from `vortex/dsl/catalogue.py` and `tests/dsl/diagnostics/` by `python -m docs.generate`.
+Generated from `vortex/dsl/catalogue.py`, `vortex/engines/sglang/errors.py` and `tests/dsl/diagnostics/` by
+`python -m docs.generate`.
 
 Every finding has a stable code, the line and a caret, one sentence, and what to write instead. All findings of a
 file come in one run. Errors are VTX0 to VTX4; VTX5 are warnings about programs that run. `vortex check --json` gives a
 list of objects with `code`, `severity`, `file`, `line`, `column` (both from 1; 0 where a whole file is meant),
-`message` and `remedy`.
+`message` and `remedy`. VTX6 are servers that do not start.
 """
+
+SERVERS = """## Servers that do not start
+
+`vortex.engines.sglang` raises `StartError`, whose `code` is one of these; [sglang.md](sglang.md) says why. Names in
+braces stand for what is filled in.
+
+| code | message | what to do |
+|---|---|---|"""
 
 
 def diagnostics_page() -> str:
@@ -45,7 +55,16 @@ def diagnostics_page() -> str:
     for title, kinds in SECTIONS:
         parts.append(f"## {title}\n")
         parts += [_entry(slug, kind) for slug, kind in kinds.items()]
+    parts.append(SERVERS)
+    parts += [
+        f"| {kind.code} | {_words(kind.message)} | {_words(kind.remedy)} |" for kind in REFUSALS.values()
+    ]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _words(text: str) -> str:
+    """A format string in a cell: names in braces stand for what is filled in."""
+    return text.replace("{{", "{").replace("}}", "}").replace("\n", " ").replace("|", "\\|")
 
 
 def _entry(slug: str, kind: Kind) -> str:

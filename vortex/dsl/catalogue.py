@@ -1,7 +1,8 @@
-"""Every diagnostic there is: its stable code, its sentence, and its remedy.
+"""Every finding in an author's file: its stable code, its sentence, and its remedy.
 
 Codes are grouped by hundreds: 0 the file, 1 the class and its hyper-parameters, 2 Python that a symbolic
-tensor does not take part in, 3 axes, 4 results and entries, 5 lints. A code is never given a second meaning.
+tensor does not take part in, 3 axes, 4 results and entries, 5 lints. 6 is servers that do not start
+(vortex/engines/sglang/errors.py). A code is never given a second meaning.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ class Kind:
         return "warning" if self.code.startswith("VTX5") else "error"
 
 
-def _kinds(hundred: int, *rows: tuple[int, str, str, str]) -> dict[str, Kind]:
+def kinds(hundred: int, *rows: tuple[int, str, str, str]) -> dict[str, Kind]:
+    """Rows of number, slug, message and remedy, by slug. Each hundred belongs to one place."""
     return {
         slug: Kind(f"VTX{hundred * 100 + number:03d}", message, remedy)
         for number, slug, message, remedy in rows
     }
 
 
-FILE = _kinds(
+FILE = kinds(
     0,
     (1, "syntax", "Python cannot read this file: {error}.", "Correct the syntax at the marked place."),
     (2, "no-flow", "No class in this file derives from vFlow.",
@@ -49,7 +51,7 @@ FILE = _kinds(
      "Take out calls that end the process or load native code."),
 )  # fmt: skip
 
-CLASS = _kinds(
+CLASS = kinds(
     1,
     (1, "no-indexer", "{flow} has no forward_indexer.",
      "Write `def forward_indexer(q, c):` that returns the blocks to attend, e.g. `return topK(scores)`."),
@@ -74,7 +76,7 @@ CLASS = _kinds(
      "Write `{key} = 1`, or select without state."),
 )  # fmt: skip
 
-PYTHON = _kinds(
+PYTHON = kinds(
     2,
     (1, "unknown-operator", "There is no operator and no other name {name}.{near}",
      "`vortex ops` lists the operators."),
@@ -120,7 +122,7 @@ PYTHON = _kinds(
     (27, "called", "A tensor is not a function.", "Apply operators to it, `Exp(x)`, or index it, `x[:, 0]`."),
 )  # fmt: skip
 
-AXES = _kinds(
+AXES = kinds(
     3,
     (1, "axis-size", "Axis {axis} has {left} elements in one operand and {right} in the other.",
      "Give one of them another name: `Rename(x, {axis}=\"other\")`."),
@@ -200,7 +202,7 @@ AXES = _kinds(
      "Restrict with `Gather(x, i)`, choose with `Where(mask, x, 0)`; a subscript takes numbers known while tracing."),
 )  # fmt: skip
 
-RESULTS = _kinds(
+RESULTS = kinds(
     4,
     (1, "no-result", "forward_indexer returns nothing, and no index set is left over to attend.",
      "End with `return topK(scores)`."),
@@ -253,7 +255,7 @@ RESULTS = _kinds(
      "Return it. Several attention outputs cannot be combined; join their sets with Union instead."),
 )  # fmt: skip
 
-LINTS = _kinds(
+LINTS = kinds(
     5,
     (1, "entry-unread", "Entry {name} is stored for every block and never read.",
      "Read it in forward_indexer, or take it out."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,12 +42,14 @@ class Generated:
     logprobs  of each of them
     margins   log probability by which the best token of each step leads the second
     cached    tokens of the prompt that were found in the cache
+    host      of these, tokens that came back from the host
     """
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
     margins: tuple[float, ...]
     cached: int
+    host: int = 0
 
 
 class Server:
@@ -71,18 +74,43 @@ class Server:
 
     async def stream(
         self, prompt: Sequence[int], tokens: int, name: str, stop_after: int | None = None
-    ) -> int:
-        """Reads a streamed answer, and aborts it after some tokens; how many came."""
-        came = 0
+    ) -> list[int]:
+        """Reads a streamed answer, and aborts it after some tokens; what came."""
+        came: list[int] = []
         stream = await self.engine.async_generate(
             input_ids=list(prompt), sampling_params=sampling(tokens), stream=True, rid=name
         )
         async for piece in stream:
-            came = piece["meta_info"]["completion_tokens"]
-            if stop_after is not None and came >= stop_after:
+            count, ids = piece["meta_info"]["completion_tokens"], piece["output_ids"]
+            came = list(ids) if len(ids) == count else [*came, *ids]
+            assert len(came) == count
+            if stop_after is not None and count >= stop_after:
                 self.engine.tokenizer_manager.abort_request(rid=name)
                 stop_after = None
         return came
+
+    async def one_by_one(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[int]:
+        """Sends each request when the one before has begun to answer; how often each was retracted.
+
+        Requests that come together, or that ignore the end of a text, are taken in only as far as all of them fit
+        to their end. These could end early, and never do.
+        """
+        given = {"temperature": 0.0, "max_new_tokens": tokens, "logit_bias": {"1": -1000.0}}
+        begun = [asyncio.Event() for _ in prompts]
+
+        async def one(number: int) -> int:
+            if number:
+                await begun[number - 1].wait()
+            stream = await self.engine.async_generate(
+                input_ids=list(prompts[number]), sampling_params=given, stream=True
+            )
+            async for piece in stream:
+                begun[number].set()
+                info = piece["meta_info"]
+            assert info["completion_tokens"] == tokens
+            return info["num_retractions"]
+
+        return await asyncio.gather(*map(one, range(len(prompts))))
 
     def probe(self, folder: Path) -> dict[str, Any]:
         """What the idle server holds: see stubs/probe.py."""
@@ -107,6 +135,7 @@ def _generated(answer: Mapping[str, Any]) -> Generated:
         tuple(logprob for logprob, _, _ in chosen),
         tuple(first[0] - second[0] for first, second in best),
         info["cached_tokens"],
+        (info.get("cached_tokens_details") or {}).get("host", 0),
     )
 
 

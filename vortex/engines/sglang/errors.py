@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from vortex.dsl.catalogue import kinds
 
-
-@dataclass(frozen=True)
-class Refusal:
-    """code: VTX6 and two digits; message and remedy: format strings over the facts of one refusal."""
-
-    code: str
-    message: str
-    remedy: str
-
-
-def _refusals(*rows: tuple[int, str, str, str]) -> dict[str, Refusal]:
-    return {slug: Refusal(f"VTX{600 + number}", message, remedy) for number, slug, message, remedy in rows}
-
-
-REFUSALS = _refusals(
+REFUSALS = kinds(
+    6,
     (1, "no-algorithm", "The attention backend vortex was chosen, and no algorithm.",
      "Set VORTEX_ALGORITHM=algo.py, or start with `vortex serve algo.py --model-path …`."),
     (2, "two-algorithms", "The environment names {environment}, --json-model-override-args {override}.",
