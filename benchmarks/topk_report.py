@@ -15,7 +15,7 @@ NAN = float("nan")
 
 
 def best_of_flashinfer(us: dict[str, float], function: str = "top_k_page_table_transform") -> float:
-    """The fastest of its algorithms; `function` "top_k" counts both functions, also the one that translates no pages."""
+    """The fastest of its algorithms; "top_k" counts both functions, also the one that translates no pages."""
     return min((time for name, time in us.items() if name.startswith(f"flashinfer {function}")), default=NAN)
 
 
@@ -48,7 +48,8 @@ def bars(points: dict[str, dict[str, float]]) -> list[str]:
     mean = sum(drawn.values()) / max(len(drawn), 1)
     won = [point for point, us in points.items() if faster(us) == "stochastic"]
     return [
-        f"* Exact at least as fast as FlashInfer's best with page translation: {len(ratio) - len(slow)} of {len(ratio)} points"
+        "* Exact at least as fast as FlashInfer's best with page translation: "
+        f"{len(ratio) - len(slow)} of {len(ratio)} points"
         + (f", not at {'; '.join(slow)}." if slow else "."),
         f"* 1.5 times at 128 and 512 rows of 2,048 and 8,192, k = 125: {len(aims) - len(short)} of {len(aims)}"
         + (f", not at {'; '.join(short)}." if short else "."),
