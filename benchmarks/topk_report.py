@@ -15,7 +15,7 @@ NAN = float("nan")
 
 
 def best_of_flashinfer(us: dict[str, float], function: str = "top_k_page_table_transform") -> float:
-    """The fastest of its algorithms; `function` "top_k" counts also the one that translates no pages."""
+    """The fastest of its algorithms; "top_k" counts both functions, also the one that translates no pages."""
     return min((time for name, time in us.items() if name.startswith(f"flashinfer {function}")), default=NAN)
 
 

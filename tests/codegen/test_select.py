@@ -5,80 +5,25 @@ and at full sizes.
 """
 
 import math
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-
-from vortex.codegen.select import SelectConfig, SelectError, Selector, SelectOutput
-from vortex.codegen.select_launch import Launch, LongLaunch
+from tests.codegen.selections import DEVICES, HEADS, KINDS, QUIET, SMALL_LONG, rows_of, select, size
+from vortex.codegen.select import SelectConfig, SelectError, Selector
+from vortex.codegen.select_launch import Launch, LongLaunch, TwiceLaunch
 from vortex.dsl.ops.ranking import threshold_ids, top_k_ids, top_p_ids
 
-HEADS = 2
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 REFERENCE = {"top_k": top_k_ids, "top_p": top_p_ids, "threshold": threshold_ids}
 
-# Of the interpreter: NaN lanes are converted, ranges of equal scores divided by.
-pytestmark = [
-    pytest.mark.filterwarnings(f"ignore:{what} encountered:RuntimeWarning")
-    for what in ("invalid value", "divide by zero", "overflow")
-]
+pytestmark = QUIET
 
 
 @pytest.fixture(params=DEVICES)
 def device(request):
     return request.param
-
-
-def size(device: str, small: int, full: int) -> int:
-    return full if device == "cuda" else small
-
-
-def rows_of(kind: str, rows: int, n: int, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    normal = torch.randn(rows, n, generator=generator)
-    uniform = torch.rand(rows, n, generator=generator)
-    return {
-        "random": lambda: normal,
-        "sorted": lambda: normal.sort(dim=1).values,
-        "reversed": lambda: normal.sort(dim=1, descending=True).values,
-        "constant": lambda: torch.full((rows, n), -2.5),
-        "bimodal": lambda: torch.where(uniform < 0.03, normal + 100, normal),
-        "heavy tailed": lambda: normal.sign() * (3 * normal).exp(),
-        "one coarse bucket": lambda: 1 + 0.245 * uniform,
-        "one sign": lambda: -uniform - 1e-3,
-        "outlier": lambda: normal.index_fill(1, torch.tensor([n // 2]), 1e30),
-        "few values": lambda: (normal * 2).round(),
-        "denormal": lambda: normal * 1e-42,
-    }[kind]()
-
-
-def select(scores, finished, take, *, kind="top_k", launch=None, pages=None, lengths=None, bound=0.0, layer=0,
-           dense=None, **config):  # fmt: skip
-    """Runs a selection over outputs full of garbage; returns ids and counts on the host, and the output."""
-    device = scores.device
-    requests = len(finished)
-    width = config.pop("width", max(take) + 1)
-    config.setdefault("capacity", scores.shape[1])
-    plan = SelectConfig(kind, width=width, kv_heads=HEADS, **config)
-    shape = (requests, HEADS, width)
-    out = SelectOutput(
-        torch.full(shape, 12345, dtype=torch.int32, device=device),
-        torch.full(shape[:2], 12345, dtype=torch.int32, device=device),
-        None if pages is None else torch.full(shape, 12345, dtype=torch.int32, device=device),
-        None if pages is None else torch.full(shape, 12345, dtype=torch.int64, device=device),
-    )
-    as_int = {"dtype": torch.int32, "device": device}
-    Selector(plan, requests, device, launch).run(
-        scores, torch.tensor(finished, **as_int), torch.tensor(take, **as_int), out, bound=bound, layer=layer,
-        dense=dense, lengths=None if lengths is None else torch.tensor(lengths, **as_int), page_table=pages,
-    )  # fmt: skip
-    return out.ids.cpu().view(requests * HEADS, width), out.counts.cpu().view(-1), out
 
 
 def expect(scores, finished, take, *, kind="top_k", bound=None, sinks=0, recent=0, **options):
@@ -98,16 +43,13 @@ def expect(scores, finished, take, *, kind="top_k", bound=None, sinks=0, recent=
     return out
 
 
-KINDS = ["random", "sorted", "reversed", "constant", "bimodal", "heavy tailed", "one coarse bucket",
-         "one sign", "outlier", "few values", "denormal"]  # fmt: skip
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "launch",
     [
         Launch(4, 16, 128),
         Launch(4, 8, 256, keep=256, maxima=2),
+        TwiceLaunch(256, 2, warps=2, each=8, bins=128),
         LongLaunch(512, sample=1024, tile=512, each=4, guess_warps=2, sift_warps=4, finish_warps=4),
     ],
 )
@@ -153,6 +95,17 @@ def test_equal_maxima_are_taken_in_order(device):
     row = torch.arange(8).repeat(256).float()
     scores = torch.stack([row, row.view(-1, 8).flip(1).reshape(-1)]).to(device)
     expect(scores, [2048], [125], launch=Launch(4, keep=256))
+
+
+def test_ties_at_the_floor_are_kept_up_to_k_and_those_above_it_all(device):
+    # 20 scores above 200 that tie: k below, at and above 20, so that the floor is among the 20, or the 200 tie at it.
+    row = torch.zeros(1024)
+    order = torch.randperm(1024, generator=torch.Generator().manual_seed(5))
+    row[order[:200]] = 1.0
+    row[order[200:220]] = torch.arange(20) // 2 + 2.0
+    scores = torch.stack([row, row.flip(0)]).to(device)
+    for take in (3, 19, 20, 21, 50):
+        expect(scores, [1024], [take], launch=Launch(2, 4, 64, keep=64))
 
 
 def test_fewer_maxima_than_k(device):
@@ -240,11 +193,6 @@ def test_a_k_that_no_thread_block_holds_is_selected_tile_by_tile(device, kind):
     expect(scores, [-1, n], [n // 2 + 700, n - 1], kind="threshold", bound=0.5)
 
 
-SMALL_LONG = LongLaunch(
-    512, sample=512, tile=512, each=4, guess_warps=1, sift_warps=4, finish_warps=4, bins=256
-)
-
-
 @pytest.mark.parametrize("kind", ["top_k", "top_p", "threshold"])
 @pytest.mark.parametrize("raised", [10, -10])
 def test_a_sample_that_misleads_changes_nothing_but_the_time(device, kind, raised):
@@ -259,11 +207,12 @@ def test_a_sample_that_misleads_changes_nothing_but_the_time(device, kind, raise
     expect(scores.to(device), [n], [200], kind=kind, bound=bound, sinks=1, recent=2, launch=SMALL_LONG)
 
 
+@pytest.mark.parametrize("launch", [Launch(2, 8, 64, keep=64), TwiceLaunch(128, 1, warps=2, each=4, bins=64)])
 @pytest.mark.parametrize("kind", ["sorted", "constant", "few values"])
-def test_more_lanes_reach_the_floor_than_are_kept(device, kind):
+def test_more_lanes_reach_the_floor_than_are_kept(device, kind, launch):
     scores = rows_of(kind, HEADS, 2048).to(device)
     pages = torch.arange(2049, dtype=torch.int32, device=device).flip(0)[None].contiguous()
-    out = expect(scores, [2048], [60], sinks=2, recent=1, launch=Launch(2, 8, 64, keep=64), pages=pages)
+    out = expect(scores, [2048], [60], sinks=2, recent=1, launch=launch, pages=pages)
     ids = out.ids[0, 0]
     assert out.pool_blocks[0, 0].equal(2048 - ids)
 
@@ -373,6 +322,12 @@ def test_a_selection_that_contradicts_itself_is_refused(change, message):
     fields = {"kind": "top_k", "capacity": 64, "width": 8, "kv_heads": 2} | change
     with pytest.raises(SelectError, match=message):
         SelectConfig(**fields)
+
+
+@pytest.mark.parametrize("kind, width", [("top_p", 65), ("top_k", 5000)])
+def test_a_launch_that_reads_twice_refuses_what_it_cannot_hold(kind, width):
+    with pytest.raises(SelectError, match="TwiceLaunch"):
+        Selector(SelectConfig(kind, 100_000, width, HEADS), 1, "cpu", TwiceLaunch(4096, 2))
 
 
 def test_top_p_that_would_keep_too_much_of_a_long_row_is_refused():
