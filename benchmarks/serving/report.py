@@ -32,7 +32,7 @@ def origins(rows: list[Mapping[str, Any]], document: Mapping[str, Any]) -> Itera
     found: dict[str, list[str]] = {}
     for row in rows:
         given = {**document, **row}
-        versions = ", ".join(f"{name} {number}" for name, number in given["versions"].items())
+        versions = ", ".join(f"{name} {number}" for name, number in given["versions"].items() if number)
         found.setdefault(f"commit {given['commit']}; {versions}", []).append(row["kind"])
     for text, kinds in found.items():
         yield f"{text}." if len(found) == 1 else f"{', '.join(kinds)}: {text}.  "
