@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from tests.codegen.flows import flow
 from tests.codegen.selections import DEVICES, HEADS, KINDS, QUIET, SMALL_LONG, rows_of, select, size
+from vortex.codegen.build import build
 from vortex.codegen.select import SelectConfig, Selector
 from vortex.codegen.select_launch import Launch, TwiceLaunch
+from vortex.codegen.show import show_plan
 from vortex.dsl.ops.ranking import top_k_ids
 
 pytestmark = QUIET
@@ -94,3 +97,10 @@ def test_a_selector_says_whether_it_samples():
     config = SelectConfig("top_k", 2000, 60, HEADS, recall=0.9)
     assert not Selector(config, 1, "cpu").samples
     assert Selector(config, 1, "cpu", SMALL_LONG).samples
+
+
+@pytest.mark.parametrize("mode, said", [("", False), (', mode="stochastic", recall=0.9', True)])
+def test_the_plan_says_where_a_stochastic_selection_samples(tmp_path, mode, said):
+    indexer = f'return topK(Max(GeMM(c["m"], q.T), dim="head"){mode})'
+    program = flow(tmp_path, indexer, cache='c["m"] = Mean(c["k"], dim="token")')
+    assert ("recall 0.9: sampled in rows of several thread blocks" in show_plan(build(program))) == said

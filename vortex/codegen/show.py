@@ -41,7 +41,10 @@ def _step(built: Built, number: int, step: Kernel | Select) -> Iterator[str]:
     if isinstance(step, Select):
         made = built.program.indexer.nodes[step.node]
         end = "attended" if step.final else "a set for later kernels"
-        yield f"  select_{number}: {made.op} over {step.buffer}, {end}"
+        drawn = ""
+        if made.op == "topK" and made.attr("mode") == "stochastic":
+            drawn = f", recall {made.attr('recall')}: sampled in rows of several thread blocks, exact in shorter ones"
+        yield f"  select_{number}: {made.op} over {step.buffer}, {end}{drawn}"
         return
     source = built.of_step(number)
     chosen = source.schedule
