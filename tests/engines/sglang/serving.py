@@ -74,9 +74,10 @@ class Server:
 
     async def stream(
         self, prompt: Sequence[int], tokens: int, name: str, stop_after: int | None = None
-    ) -> list[int]:
-        """Reads a streamed answer, and aborts it after some tokens; what came."""
+    ) -> tuple[list[int], bool]:
+        """Reads a streamed answer, and aborts it after some tokens; what came, and whether it was ever retracted."""
         came: list[int] = []
+        retracted = False
         stream = await self.engine.async_generate(
             input_ids=list(prompt), sampling_params=sampling(tokens), stream=True, rid=name
         )
@@ -84,10 +85,11 @@ class Server:
             count, ids = piece["meta_info"]["completion_tokens"], piece["output_ids"]
             came = list(ids) if len(ids) == count else [*came, *ids]
             assert len(came) == count
+            retracted = piece["meta_info"]["num_retractions"] > 0
             if stop_after is not None and count >= stop_after:
                 self.engine.tokenizer_manager.abort_request(rid=name)
                 stop_after = None
-        return came
+        return came, retracted
 
     async def one_by_one(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[int]:
         """Sends each request when the one before has begun to answer; how often each was retracted.

@@ -31,16 +31,19 @@ def requests(count: int, seed: int):
 
 
 async def soak(server, count: int, seed: int, at_once: int = 16) -> list[tuple[list[int], list[int]]]:
-    """Runs the requests, a few at once; prompt and answer of those that came to their end."""
+    """Runs the requests, a few at once; prompt and answer of those that came to their end, in one go.
+
+    What a retracted request generated is a prompt when it goes on, and so attended densely: its answer is another.
+    """
     gate = asyncio.Semaphore(at_once)
 
     async def one(number, given):
         ids, tokens, stop = given
         async with gate:
             # SGLang aborts every request whose name begins with the one that is given.
-            came = await server.stream(ids, tokens, f"{seed}-{number:05}", stop)
+            came, retracted = await server.stream(ids, tokens, f"{seed}-{number:05}", stop)
             assert len(came) == tokens or stop is not None
-            return (ids, came) if len(came) == tokens else None
+            return (ids, came) if len(came) == tokens and not retracted else None
 
     found = await asyncio.gather(*(one(*each) for each in enumerate(requests(count, seed))))
     return [each for each in found if each is not None]

@@ -80,7 +80,7 @@ def test_pages_and_rows_that_others_had(engine, server, tmp_path):
 
 def test_after_an_aborted_request(engine, server, tmp_path):
     server.flush()
-    came = server.run(server.stream(prompt(200, 20), 500, "given-up", stop_after=5))
+    came, _ = server.run(server.stream(prompt(200, 20), 500, "given-up", stop_after=5))
     assert 5 <= len(came) < 500
     alike(engine, server, [prompt(length, 21) for length in (200, 190, 77)])
     found = server.probe(tmp_path)
