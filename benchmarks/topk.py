@@ -189,18 +189,10 @@ def scores_of(kind: str, rows: int, n: int, generator: Any) -> Any:
 
 def launches(n: int, k: int, rows: int) -> dict[str, Any]:
     """The launches to time at a point; `default` is what a Selector takes by itself."""
-    from vortex.codegen.select_launch import Launch, LongLaunch, TwiceLaunch, default_launch, power
+    from vortex.codegen.select_launch import Launch, LongLaunch, default_launch
 
     default = default_launch(n, k, rows)
     found: dict[str, Any] = {"default": default}
-    if n > 8192:
-        groups = max(2 * power(k), 1024)
-        keep = max(groups, 1024)
-        found["twice, 32 warps"] = TwiceLaunch(keep, max(groups // 2048, 1))
-        found["twice, 16 warps"] = TwiceLaunch(keep, max(groups // 2048, 1), warps=16, runs=4)
-        found["twice, 2 a multiprocessor"] = TwiceLaunch(
-            keep, max(groups // 1024, 1), warps=16, runs=2, registers=64
-        )
     if isinstance(default, LongLaunch):
         halves = {"half kept": default.keep // 2, "twice kept": default.keep * 2}
         for name, keep in halves.items():

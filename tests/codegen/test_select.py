@@ -13,7 +13,7 @@ import torch
 
 from tests.codegen.selections import DEVICES, HEADS, KINDS, QUIET, SMALL_LONG, rows_of, select, size
 from vortex.codegen.select import SelectConfig, SelectError, Selector
-from vortex.codegen.select_launch import Launch, LongLaunch, TwiceLaunch
+from vortex.codegen.select_launch import Launch, LongLaunch
 from vortex.dsl.ops.ranking import threshold_ids, top_k_ids, top_p_ids
 
 REFERENCE = {"top_k": top_k_ids, "top_p": top_p_ids, "threshold": threshold_ids}
@@ -49,7 +49,6 @@ def expect(scores, finished, take, *, kind="top_k", bound=None, sinks=0, recent=
     [
         Launch(4, 16, 128),
         Launch(4, 8, 256, keep=256, maxima=2),
-        TwiceLaunch(256, 2, warps=2, each=8, bins=128),
         LongLaunch(512, sample=1024, tile=512, each=4, guess_warps=2, sift_warps=4, finish_warps=4),
     ],
 )
@@ -207,12 +206,11 @@ def test_a_sample_that_misleads_changes_nothing_but_the_time(device, kind, raise
     expect(scores.to(device), [n], [200], kind=kind, bound=bound, sinks=1, recent=2, launch=SMALL_LONG)
 
 
-@pytest.mark.parametrize("launch", [Launch(2, 8, 64, keep=64), TwiceLaunch(128, 1, warps=2, each=4, bins=64)])
 @pytest.mark.parametrize("kind", ["sorted", "constant", "few values"])
-def test_more_lanes_reach_the_floor_than_are_kept(device, kind, launch):
+def test_more_lanes_reach_the_floor_than_are_kept(device, kind):
     scores = rows_of(kind, HEADS, 2048).to(device)
     pages = torch.arange(2049, dtype=torch.int32, device=device).flip(0)[None].contiguous()
-    out = expect(scores, [2048], [60], sinks=2, recent=1, launch=launch, pages=pages)
+    out = expect(scores, [2048], [60], sinks=2, recent=1, launch=Launch(2, 8, 64, keep=64), pages=pages)
     ids = out.ids[0, 0]
     assert out.pool_blocks[0, 0].equal(2048 - ids)
 
@@ -322,12 +320,6 @@ def test_a_selection_that_contradicts_itself_is_refused(change, message):
     fields = {"kind": "top_k", "capacity": 64, "width": 8, "kv_heads": 2} | change
     with pytest.raises(SelectError, match=message):
         SelectConfig(**fields)
-
-
-@pytest.mark.parametrize("kind, width", [("top_p", 65), ("top_k", 5000)])
-def test_a_launch_that_reads_twice_refuses_what_it_cannot_hold(kind, width):
-    with pytest.raises(SelectError, match="TwiceLaunch"):
-        Selector(SelectConfig(kind, 100_000, width, HEADS), 1, "cpu", TwiceLaunch(4096, 2))
 
 
 def test_top_p_that_would_keep_too_much_of_a_long_row_is_refused():

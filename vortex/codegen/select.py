@@ -15,7 +15,6 @@ from vortex.codegen.select_launch import (
     PIECE,
     AnyLaunch,
     LongLaunch,
-    TwiceLaunch,
     default_launch,
     fitted,
     power,
@@ -48,8 +47,8 @@ class SelectConfig:
     sinks, recent    first and last finished blocks that are always selected
     recall           None: exact. Otherwise top_k is stochastic: at least this share of the selected
                      candidates is among the k best, the rest is sampled from the scores around the k-th
-                     where many are left and that saves time: in rows that take a LongLaunch. Others
-                     are selected exactly, which takes as long
+                     where many are left and that saves time (`LongLaunch.draws`). Other rows are selected
+                     exactly, which takes as long
     dense_at_take    rows whose `take` covers all n blocks list them all, -inf too; None: for top_k
     order            of the candidates in a row: ascending ids, or by score, best first (one more kernel); the
                      reserved blocks come first then
@@ -141,19 +140,20 @@ class Selector:
         }  # fmt: skip
         self.kind = {"KIND": KINDS.index(config.kind)}
         self.blocks = {"BLOCKS_PER_PAGE": config.blocks_per_page, "BLOCK_SIZE": config.block_size}
-        self.draw = {
-            "STOCHASTIC": config.recall is not None,
-            "RECALL": math.ceil((config.recall or 1) * EXACT),
-            "FRAME": min(power(config.width), 2048),
-        }
         shape = (requests, config.kv_heads, config.width)
         self.unordered = (
             torch.empty(shape, dtype=torch.int32, device=device) if config.order == "score" else None
         )
         most = config.most_candidates
         self.launch = launch or default_launch(config.capacity, most, self.rows)
-        # Whether anything is drawn: a row that one thread block selects from is selected exactly, which takes as long.
-        self.samples = config.recall is not None and isinstance(self.launch, LongLaunch)
+        # Whether anything is drawn: other rows are selected exactly, which takes as long.
+        drawn = isinstance(self.launch, LongLaunch) and self.launch.draws
+        self.samples = config.recall is not None and drawn
+        self.draw = {
+            "STOCHASTIC": self.samples,
+            "RECALL": math.ceil((config.recall or 1) * EXACT),
+            "FRAME": min(power(config.width), 2048),
+        }
         self.long: LongRows | None = None
         if isinstance(self.launch, LongLaunch):
             if config.kind == "top_p" and not self.launch.keep:
@@ -162,10 +162,6 @@ class Selector:
                     "lower its max"
                 )
             self.long = LongRows(self.launch, self.rows, config.capacity, device)
-            return
-        if isinstance(self.launch, TwiceLaunch):
-            if config.kind == "top_p" or most > min(self.launch.keep, self.launch.groups):
-                raise SelectError(f"launch: {self.launch} selects no {most} blocks of {config.kind}")
             return
         if config.capacity > LARGEST_TILE:
             raise SelectError(f"launch: {config.capacity} blocks fit no thread block; give a LongLaunch")
@@ -235,13 +231,6 @@ class Selector:
         launch = self.launch
         threads = 32 * launch.warps
         limit = {} if launch.registers is None else {"maxnreg": launch.registers}
-        if isinstance(launch, TwiceLaunch):
-            load_template("select_twice.py.jinja").select_twice[(self.rows,)](
-                scores, scores.stride(0), *budget, bound, *outputs,
-                THREADS=threads, RUNS=launch.runs, EACH=launch.each, BINS=launch.bins, KEEP=launch.keep,
-                MAXIMA=launch.maxima, num_warps=launch.warps, **limit, **row,
-            )  # fmt: skip
-            return
         lanes = max(power(self.config.capacity), threads * launch.each)
         # Runs of lanes that are not read by vectors lie in several threads, and so do their maxima.
         keep = launch.keep if align > 1 else 0

@@ -9,8 +9,6 @@ from typing import TypeAlias
 LARGEST_TILE = 16384
 # Kept lanes that fit beside the counters into the shared memory of a kernel that asks for none.
 LARGEST_KEEP = 2048
-# The same where little else is in it.
-LARGEST_KEEP_TWICE = 4096
 LARGEST_BINS = 1024
 # Neighbouring scores that one thread takes.
 EACH = (1, 2, 4, 8, 16)
@@ -45,37 +43,6 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class TwiceLaunch:
-    """How longer rows are launched, one thread block each (select_twice.py.jinja).
-
-    keep    lanes that reach the floor and are selected from
-    maxima  groups in a run of `each` neighbouring lanes
-    warps   of a thread block, of which a thread has `runs` runs of a tile at the first reading, one at the second
-    registers  as of a Launch
-    """
-
-    keep: int
-    maxima: int
-    warps: int = 32
-    each: int = 16
-    runs: int = 2
-    bins: int = 512
-    registers: int | None = None
-
-    def __post_init__(self) -> None:
-        threads = 32 * self.warps
-        if not threads <= self.keep <= LARGEST_KEEP_TWICE or self.each not in EACH or self.each % self.maxima:
-            raise ValueError(
-                f"keep: a lane or more for each of {threads} threads, at most {LARGEST_KEEP_TWICE}; each: one of "
-                f"{EACH}, a multiple of maxima; got {self}"
-            )
-
-    @property
-    def groups(self) -> int:
-        return 32 * self.warps * self.runs * self.maxima
-
-
-@dataclass(frozen=True)
 class LongLaunch:
     """How longer rows are launched, several thread blocks each (select_long.py.jinja): tiles of the three kernels.
 
@@ -84,6 +51,7 @@ class LongLaunch:
     tile, tiles   lanes of a tile of a segment, and tiles of one
     each          neighbouring lanes of a thread that sifts; the other kernels divide their tiles by their threads
     most          lanes of the sample that the guess may be off by
+    draws         whether a stochastic selection draws: what is kept is so much that a histogram less is felt
     """
 
     keep: int
@@ -96,6 +64,7 @@ class LongLaunch:
     each: int = 16
     finish_warps: int = 16
     bins: int = 512
+    draws: bool = True
 
     def __post_init__(self) -> None:
         # No thread may hold a copy of another's lane: they are counted.
@@ -135,7 +104,7 @@ LAUNCHES: tuple[tuple[int, int, int, Launch], ...] = (
 )
 
 
-AnyLaunch: TypeAlias = Launch | TwiceLaunch | LongLaunch
+AnyLaunch: TypeAlias = Launch | LongLaunch
 
 
 def power(count: int) -> int:
@@ -147,10 +116,10 @@ def default_launch(length: int, most: int, rows: int) -> AnyLaunch:
     for lanes, largest, many, launch in LAUNCHES:
         if length <= lanes and most <= largest and rows <= many:
             return launch
-    return _long(length, most)
+    return _long(length, most, rows)
 
 
-def _long(length: int, most: int) -> LongLaunch:
+def _long(length: int, most: int, rows: int) -> LongLaunch:
     """Keeps up to 4 k: a sample of neighbours that are alike tells less than its size says. Where k is a large part of
     a row, the sample holds many of its best, and 2 k are enough."""
     keep = max(4 * power(most), 1024)
@@ -162,15 +131,21 @@ def _long(length: int, most: int) -> LongLaunch:
     # 96 scores of the sample above the guess are right to 10%.
     sample = min(max(power(96 * length // aim), 4096), LARGEST_TILE)
     tile = 2048 if length <= 1 << 17 else 4096
+    tiles = min(max(length // (16 * tile), 1), 8)
+    # Many rows fill the device by themselves: smaller thread blocks lie closer.
+    if length > 1 << 16 and 2 * rows > FEW_ROWS:
+        tile, tiles = tile // 2, 2 * tiles
     return LongLaunch(
         keep,
         sample=sample,
         guess_warps=sample // (32 * PIECE),
         most=min(max(aim * sample // length // 4, 4), 32),
         tile=tile,
-        tiles=min(max(length // (16 * tile), 1), 8),
-        sift_warps=tile // 512,
+        tiles=tiles,
+        sift_warps=max(tile // 512, 4),
+        each=min(tile // 128, 16),
         finish_warps=min(max(keep // 256, 4), 16) if keep <= 8192 else 32,
+        draws=most > 512,
     )
 
 

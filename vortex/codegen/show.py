@@ -43,7 +43,7 @@ def _step(built: Built, number: int, step: Kernel | Select) -> Iterator[str]:
         end = "attended" if step.final else "a set for later kernels"
         drawn = ""
         if made.op == "topK" and made.attr("mode") == "stochastic":
-            drawn = f", recall {made.attr('recall')}: sampled in rows of several thread blocks, exact in shorter ones"
+            drawn = f", recall {made.attr('recall')}: sampled where that saves time, exact elsewhere"
         yield f"  select_{number}: {made.op} over {step.buffer}, {end}{drawn}"
         return
     source = built.of_step(number)
