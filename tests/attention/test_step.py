@@ -7,6 +7,8 @@ import torch
 from step_cases import Decoding, program
 
 from vortex.attention.counters import Tally
+from vortex.attention.provider import Features
+from vortex.attention.reference import attend
 from vortex.attention.step import DecodeStep, StepOptions, attended, fixed_counts
 from vortex.vtensor.batch import Batch, BatchError, Heads
 
@@ -56,6 +58,25 @@ def test_a_full_budget_equals_dense_through_the_sparse_path_when_the_shortcut_is
     decoding.decode()
     decoding.check(dense=True)
     assert totals(decoding.step) == [(2, 0)]
+
+
+@pytest.mark.parametrize("features", [Features(window=9), Features(soft_cap=2.0), Features(sinks=True)])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_a_model_asks_of_attention_reaches_sparse_and_dense_layers(features, compiled):
+    flow = program(layers=2, dense_layers="1", **SMALL)
+    decoding = Decoding(flow, 2, 40, compiled=compiled, options=StepOptions(features=features))
+    assert decoding.step.whole == [False, True]
+    decoding.write([33, 6])
+    sinks = torch.linspace(-1, 3, decoding.heads.query) if features.sinks else None
+    decoding.step.plan()
+    for layer, pool in enumerate(decoding.pools):
+        q = decoding.q[layer]
+        ours = decoding.step.run(layer, q, decoding.out[layer], sinks)
+        found, plain, _ = decoding.expected(layer, dense=layer == 1)
+        scale = decoding.heads.dim**-0.5
+        exact, _ = attend(q, pool, found, decoding.batch, scale, features, sinks, torch.float64)
+        assert torch.allclose(ours.double(), exact, atol=1e-5)
+        assert not torch.allclose(exact, plain, atol=1e-3)
 
 
 def test_the_dense_twin_selects_nothing():

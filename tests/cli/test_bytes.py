@@ -15,10 +15,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "bytes.md"
 EXAMPLES = re.findall(r"```console\n\$ vortex bytes ([^\n]*)\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
 
 
-def run(arguments):
+def run(arguments, columns=120):
     app = typer.Typer()
     app.command()(bytes_command)
-    return CliRunner().invoke(app, shlex.split(arguments), env={"COLUMNS": "120", "NO_COLOR": "1"})
+    return CliRunner().invoke(app, shlex.split(arguments), env={"COLUMNS": str(columns), "NO_COLOR": "1"})
 
 
 def report(arguments):
@@ -32,6 +32,12 @@ def test_the_examples_of_the_page_print_what_it_shows(arguments, printed):
     result = run(arguments)
     assert result.exit_code == 0
     assert [line.rstrip() for line in result.stdout.splitlines()] == printed.splitlines()
+
+
+def test_no_figure_is_cut_where_the_terminal_is_narrow():
+    arguments = "Qwen3-8B --context 131072 --batch 64"
+    assert run(arguments, columns=60).stdout == run(arguments).stdout
+    assert "…" not in run(arguments, columns=60).stdout
 
 
 def test_the_page_has_examples():

@@ -25,8 +25,11 @@ class DenseKernel(Protocol):
         """Tells the lengths on the host before a step. Kernels that read them on the device ignore it."""
         ...
 
-    def run(self, q: Tensor, pool: KVPool, batch: Batch, out: Tensor) -> Tensor:
-        """q, out [requests, query heads, dim]; a padded row becomes zeros. Allocates nothing."""
+    def run(self, q: Tensor, pool: KVPool, batch: Batch, out: Tensor, sinks: Tensor | None = None) -> Tensor:
+        """q, out [requests, query heads, dim]; a padded row becomes zeros. Allocates nothing.
+
+        sinks: fp32 [query heads], with `Features.sinks`
+        """
         ...
 
 
@@ -51,8 +54,8 @@ class WalkedDense:
     def update(self, lengths: Sequence[int]) -> None:
         pass
 
-    def run(self, q: Tensor, pool: KVPool, batch: Batch, out: Tensor) -> Tensor:
-        self.planned.run(q, pool, self.selection, batch, self.scale, out, self.lse)
+    def run(self, q: Tensor, pool: KVPool, batch: Batch, out: Tensor, sinks: Tensor | None = None) -> Tensor:
+        self.planned.run(q, pool, self.selection, batch, self.scale, out, self.lse, sinks)
         return out
 
 

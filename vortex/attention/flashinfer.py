@@ -233,8 +233,9 @@ class DenseFlashInfer:
             indptr, torch.cat(listed), last, heads.query, heads.kv, heads.dim, page, **self.types
         )
 
-    def run(self, q: Tensor, pool: KVPool, batch: Batch, out: Tensor) -> Tensor:
+    def run(self, q: Tensor, pool: KVPool, batch: Batch, out: Tensor, sinks: Tensor | None = None) -> Tensor:
         """q, out [requests, query heads, dim]; the batch's lengths are those of the last `update`."""
+        assert sinks is None, "dense_kernels offers this kernel for plain attention alone"
         pages = [
             pool.tensors[name].unflatten(0, (pool.tensors[name].shape[0] // self.page_size, self.page_size))
             for name in ("k", "v")

@@ -284,7 +284,7 @@ class DecodeStep:
         selection = self.select(layer, q) if follows else None
         if self.whole[layer]:
             assert self.dense_kernel is not None
-            self.dense_kernel.run(q, self.pools[layer], self.batch, out)
+            self.dense_kernel.run(q, self.pools[layer], self.batch, out, sinks)
         else:
             assert selection is not None
             self.attend(layer, q, selection, out, sinks)

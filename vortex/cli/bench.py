@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from vortex.bench.sweep import Point, Sweep, account, points, provenance, run
-from vortex.cli.console import fail, show
+from vortex.cli.console import fail, show, wide_console
 from vortex.cli.settings import MODEL_HELP, SetOption, blamed, overrides, shape_of, status
 from vortex.dsl.check import Report, check
 from vortex.dsl.ir import Program, Shape
@@ -104,8 +104,8 @@ def _account(todo: list[Point], out: Path | None, kv: str, entries: str | None, 
         return
     from vortex.bench.show import table
 
-    _console().print("No GPU: the bytes that attention of one layer reads, nothing is timed.")
-    _console().print(table(rows, measured=False))
+    wide_console().print("No GPU: the bytes that attention of one layer reads, nothing is timed.")
+    wide_console().print(table(rows, measured=False))
 
 
 def _measure(
@@ -113,7 +113,7 @@ def _measure(
 ) -> None:
     from vortex.bench.show import parts, plot, summary, table
 
-    console = _console(stderr=as_json)
+    console = wide_console(stderr=as_json)
     sweep.head |= {"measured": True, **provenance(commit)}
     shown: set[str] = set()
 
@@ -142,9 +142,3 @@ def _write(sweep: Sweep) -> None:
         sweep.write()
     except OSError as error:
         fail(f"--out {sweep.folder}: {error.strerror or error}")
-
-
-def _console(stderr: bool = False) -> Any:
-    from rich.console import Console
-
-    return Console(highlight=False, stderr=stderr, width=None if sys.stdout.isatty() else 160)

@@ -8,7 +8,6 @@ from fractions import Fraction
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from vortex.bench import account
@@ -23,6 +22,7 @@ from vortex.bench.account import (
     nearest,
 )
 from vortex.bench.models import ModelError, load_model
+from vortex.cli.console import wide_console
 
 SCHEMA_VERSION = 1
 CONTEXTS = "512,4096,32768,131072"
@@ -170,7 +170,7 @@ def answer(question: Question) -> dict[str, Any]:
 
 
 def _print(report: dict[str, Any]) -> None:
-    console = Console(highlight=False)
+    console = wide_console()
     kept = f"{report['kv_tokens']} tokens" if report["keep_kv"] is None else f"{report['keep_kv']:g}"
     bits = report["bits"]
     console.print(

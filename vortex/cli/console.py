@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import IO, NoReturn
+from typing import IO, TYPE_CHECKING, NoReturn
 
 import typer
 
 from vortex.dsl.diagnostics import Diagnostic, render
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 ERRORS, USAGE = 1, 2
 INTERRUPTED, CLOSED = 130, 141
 """What a shell reports for Ctrl-C and for a reader that went away."""
+
+WIDEST = 160
+"""Characters of the widest table: a narrow terminal wraps its lines, which keeps every digit."""
 
 STYLES = {"error": typer.colors.RED, "warning": typer.colors.YELLOW}
 
@@ -38,6 +44,15 @@ def show(findings: Iterable[Diagnostic], stream: IO[str]) -> None:
             mark = f"{finding.severity} {finding.code}"
             text = text.replace(mark, typer.style(mark, fg=STYLES[finding.severity], bold=True), 1)
         typer.echo(text, file=stream, color=coloured(stream))
+
+
+def wide_console(stderr: bool = False) -> Console:
+    """For tables of figures: never so narrow that a figure is cut."""
+    from rich.console import Console
+
+    console = Console(highlight=False, stderr=stderr)
+    console.width = max(console.width, WIDEST)
+    return console
 
 
 def fail(message: str) -> NoReturn:

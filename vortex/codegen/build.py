@@ -9,9 +9,10 @@ from typing import Any
 
 from vortex.codegen.comments import safe_comment
 from vortex.codegen.decompose import decompose
+from vortex.codegen.entries import write_summary
 from vortex.codegen.fuse import fusable, plan
 from vortex.codegen.memory import Argument, row_elements
-from vortex.codegen.passes import Sweep, Writer, write_summary
+from vortex.codegen.passes import Sweep, Writer
 from vortex.codegen.schedule import Form, Schedule, choose_form, schedule, summary_warps, warps_for
 from vortex.codegen.simplify import optimise
 from vortex.codegen.steps import Kernel, Plan, Select

@@ -63,6 +63,15 @@ def contiguous(axes: Sequence[Axis]) -> tuple[str, ...]:
     return tuple(reversed(strides))
 
 
+def offsets(e: Emitter, own: tuple[Axis, ...], axes: tuple[Axis, ...]) -> list[str]:
+    """Terms of the offset of a contiguous tensor over `own`, shaped for a tile over `axes`."""
+    terms = []
+    for axis, stride in zip(own, contiguous(own), strict=True):
+        shown = e.spread(f"tl.arange(0, {e.lanes(axis)})", axis, axes)
+        terms.append(shown if stride == "1" else f"{shown} * {stride}")
+    return terms
+
+
 @dataclass
 class Memory:
     """How one function's kernel reaches memory.
