@@ -95,6 +95,9 @@ def test_one_new_token_needs_no_decoding(run):
         (["--max-new-tokens", "0"], "max-new-tokens"),
         (["--max-new-tokens", "200"], "context"),
         (["--chat"], "chat template"),
+        (["--device", "gpu0"], "device 'gpu0' cannot be used here"),
+        (["--device", "cuda:99"], "device 'cuda:99' cannot be used here"),
+        (["--device", "meta"], "device 'meta' has no kernels here"),
         (["--set", "widht=3"], "Did you mean width?"),
     ],
 )
@@ -140,6 +143,12 @@ def test_the_demo_continues_real_text(vortex, flow):
     said = json.loads(result.stdout)
     assert said["prompt_tokens"] > 1500 and said["kv_share"] < 0.5
     assert "object" in said["text"]
+
+
+@pytest.mark.gpu
+def test_a_gpu_continues_with_compiled_kernels(run):
+    said = json.loads(run("--device", "cuda", "--set", "budget=3", "--json", "--compare-dense").stdout)
+    assert len(said["tokens"]) == 9 and 0 < said["kv_share"] < 0.5
 
 
 def test_a_parameter_without_its_file_is_named(vortex, model, tmp_path):

@@ -54,6 +54,9 @@ def run_command(
     ] = None,
     prompt: Annotated[str | None, typer.Option(help="Text to continue.")] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="File with the text to continue.")] = None,
+    device: Annotated[
+        str, typer.Option(help="Where model and algorithm run: cpu, or cuda with compiled kernels.")
+    ] = "cpu",
     chat: Annotated[bool, typer.Option("--chat", help="The prompt is a user's message.")] = False,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate at most.")] = 64,
     settings: Annotated[list[str] | None, SetOption] = None,
@@ -77,7 +80,7 @@ def run_command(
     if traced.program is None:
         raise typer.Exit(status([report], given))
     with _problems():
-        engine, tokens = _engine(traced.program, model, text, chat, max_new_tokens)
+        engine, tokens = _engine(traced.program, model, device, text, chat, max_new_tokens)
         if not as_json:
             typer.echo(_headline(traced.program, model, len(tokens)), err=True)
             typer.echo(f"\n… {printable(text[-TAIL:].partition(' ')[2])}", err=True, nl=False)
@@ -119,14 +122,14 @@ def _problems() -> Iterator[None]:
 
 
 def _engine(
-    program: Program, model: Path | None, text: str, chat: bool, new_tokens: int
+    program: Program, model: Path | None, device: str, text: str, chat: bool, new_tokens: int
 ) -> tuple[Engine, list[int]]:
     """The engine with its model, and the prompt's tokens."""
     with _waiting("Loading the model") as say:
         from vortex.engines.transformers.engine import Engine, default_runner
         from vortex.engines.transformers.model import load
 
-        loaded = load(model, progress=say)
+        loaded = load(model, device=device, progress=say)
         tokens = loaded.encode(text, chat)
         runner = default_runner(program, loaded)
         room = len(tokens) + new_tokens + 2 * program.policy.block_size

@@ -75,7 +75,7 @@ def load(
             f"{path} is no model folder: it needs config.json, *.safetensors and a tokenizer "
             "(names of hub models are not looked up)"
         )
-    device = torch.device(device)
+    device = usable(device)
     wanted = dtype if dtype is not None else (torch.float32 if device.type == "cpu" else "auto")
     register()
     with quiet():
@@ -92,6 +92,21 @@ def load(
             raise ModelError(f"{path}: Transformers cannot load this model: {error}") from error
     model.to(device)  # type: ignore[arg-type]
     return adopt(model, tokenizer)
+
+
+def usable(device: str | torch.device) -> torch.device:
+    """The device, or ModelError where torch does not know it or this machine does not have it."""
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0].removesuffix(".")
+        raise ModelError(
+            f"device {str(device)!r} cannot be used here ({reason}): take cpu or cuda"
+        ) from error
+    if found.type not in ("cpu", "cuda"):
+        raise ModelError(f"device {str(device)!r} has no kernels here: take cpu or cuda")
+    return found
 
 
 def adopt(model: Any, tokenizer: Any = None) -> LoadedModel:
