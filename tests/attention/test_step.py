@@ -79,6 +79,25 @@ def test_what_a_model_asks_of_attention_reaches_sparse_and_dense_layers(features
         assert not torch.allclose(exact, plain, atol=1e-3)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_block_that_rejected_tokens_finished_is_summarised_from_those_that_replace_them(compiled):
+    decoding = Decoding(program(layers=1, **SMALL), 1, 48, compiled=compiled)
+    decoding.write([41])
+    decoding.decode()
+    # Tokens 38 to 40 are rejected, the block of 36 to 39 gets others; an engine says so by clearing `valid`.
+    block = int(decoding.batch.page_table[0, 9])
+    decoding.batch.lengths.fill_(38)
+    decoding.decode()
+    # Keys along the queries of each KV head: whoever scores them selects the block.
+    wanted = decoding.q[0, 0].view(decoding.heads.kv, -1, decoding.heads.dim).sum(1)
+    decoding.pools[0].tensors["k"][block * 4 + 2 : block * 4 + 4] = 9 * wanted
+    decoding.step.valid[block] = 0
+    decoding.lengths = [45]
+    decoding.batch.lengths.fill_(45)
+    decoding.decode()
+    decoding.check()
+
+
 def test_the_dense_twin_selects_nothing():
     decoding = Decoding(program(**SMALL), 2, 60, options=StepOptions(dense=True))
     decoding.write([60, 31])
