@@ -1,9 +1,12 @@
 """compile, new, ops, cache and doctor."""
 
+import errno
 import hashlib
+import io
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -69,6 +72,19 @@ def test_a_starter_file_passes_check(vortex, tmp_path, name, file):
     made = vortex("new", name, "--in", tmp_path)
     assert (made.exit_code, made.stdout) == (0, f"{tmp_path / file}\n")
     assert vortex("check", tmp_path / file).stdout == "1 file: no problems\n"
+
+
+def test_a_starter_file_that_could_not_be_written_is_not_left_behind(vortex, tmp_path, monkeypatch):
+    class Full(io.TextIOWrapper):
+        def write(self, text):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(
+        Path, "open", lambda path, mode, encoding: Full(io.BufferedWriter(io.FileIO(path, "x")))
+    )
+    result = vortex("new", "MyMethod", "--in", tmp_path)
+    assert result.exit_code == 2 and "No space left on device" in result.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_starter_file_never_overwrites(vortex, tmp_path):

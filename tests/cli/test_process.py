@@ -77,3 +77,21 @@ def test_checking_takes_less_than_a_second_of_work(process):
 def test_no_colour_without_a_terminal(process, broken):
     out, _ = process("check", broken).communicate()
     assert b"\x1b" not in out
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+@pytest.mark.parametrize("words", [("check", "--json"), ("compile", "--emit", "ir")])
+def test_a_full_disk_behind_stdout_is_one_line(process, flow, words):
+    with open("/dev/full", "wb") as full:
+        started = process(*words, flow, stdout=full)
+        _, err = started.communicate()
+    assert (started.returncode, err) == (2, b"error: the output cannot be written: No space left on device\n")
+
+
+def test_a_locale_of_ascii_still_gets_every_finding(process, broken):
+    broken.write_text(broken.read_text("utf-8").replace('"k"])', '"k"])  # …', 1), "utf-8")
+    ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    started = process("check", broken, env=ascii_only)
+    out, err = started.communicate()
+    assert (started.returncode, err) == (1, b"")
+    assert b"\\u2026" in out

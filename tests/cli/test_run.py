@@ -3,8 +3,10 @@
 import json
 
 import pytest
+import typer
 
 from vortex.cli.prompt import LAST_WORDS, long_prompt
+from vortex.cli.run import _prompt
 
 WORDS = ["the", "of", "a", "block", "page", "head", "group", "budget", "sink", "recent", "row", "chunk"]
 PROMPT = " ".join(WORDS * 8)
@@ -161,3 +163,16 @@ def test_a_parameter_without_its_file_is_named(vortex, model, tmp_path):
     )
     result = vortex("run", path, "--model", model, "--prompt", PROMPT)
     assert result.exit_code == 2 and "w.safetensors" in result.stderr
+
+
+def test_an_empty_prompt_is_refused_before_anything_is_printed(run):
+    result = run(prompt="")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "error: the prompt is empty: give at least one word\n"
+
+
+def test_a_prompt_in_utf_8_is_read_whatever_the_locale_made_of_it(monkeypatch):
+    monkeypatch.setattr("os.fsencode", lambda text: text.encode("ascii", "surrogateescape"))
+    assert _prompt("Gr\udcc3\udcbc\udcc3\udc9fe", None) == "Grüße"
+    with pytest.raises(typer.BadParameter, match="no text in UTF-8"):
+        _prompt("\udcff", None)

@@ -107,6 +107,14 @@ def test_a_caret_points_into_a_budget(tmp_path):
     assert line[finding.column - 1 : finding.end_column - 1] == "block"
 
 
+def test_a_hint_that_asks_ends_with_its_question_mark(tmp_path):
+    path = tmp_path / "budget.py"
+    path.write_text("from vortex import *\n\nclass N(vFlow):\n    budget = '5 * block'\n\n"
+                    "    def forward_indexer(q, c):\n        return First(2)\n")  # fmt: skip
+    (finding,) = trace_file(path).findings
+    assert finding.remedy == "Did you mean blocks?"
+
+
 def test_a_wrong_override_does_not_blame_the_file(tmp_path):
     path = tmp_path / "fine.py"
     path.write_text("from vortex import *\n\nclass N(vFlow):\n    budget = 64\n\n"

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.dsl.flows import flow_text, slugs, traced
+from tests.dsl.flows import SHAPE, flow_text, slugs, traced
+from vortex.dsl.load import trace_file
 
 MEAN = 'c["mean"] = Mean(c["k"])'
 GATE = 'Parameter("gate", "layer kv dim expert=3", init="normal")'
@@ -67,3 +68,12 @@ def test_a_parameter_of_a_helper_that_both_methods_call_is_one_tensor():
     )
     text = text.replace("(q, c)", "(self, q, c)").replace("(c)", "(self, c)")
     assert [weight.name for weight in traced(text).weights] == ["mix"]
+
+
+def test_a_parameter_file_that_lies_beside_the_algorithm_is_no_finding(tmp_path):
+    flow = 'return topK(Max(GeMM(c["mean"], Parameter("w", "dim", file="w.safetensors"))))'
+    path = tmp_path / "flow.py"
+    path.write_text(flow_text(flow.replace("Max(", "(", 1), MEAN), encoding="utf-8")
+    assert [each.code for each in trace_file(path, shape=SHAPE).findings] == ["VTX509"]
+    (tmp_path / "w.safetensors").touch()
+    assert trace_file(path, shape=SHAPE).findings == ()

@@ -4,6 +4,7 @@ import socket
 import stat
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -142,6 +143,21 @@ def test_a_cache_folder_of_another_user_is_refused(package, tmp_path, monkeypatc
     monkeypatch.setattr(demo.os, "getuid", lambda: 12345)
     with pytest.raises(ModelError, match="belongs to another user"):
         demo_folder(None, tmp_path / "cache")
+
+
+def test_a_cache_folder_that_cannot_be_made_names_the_variable(package, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ModelError, match=r"cannot be made .*: set VORTEX_CACHE_DIR"):
+        demo_folder(None, tmp_path / "file" / "cache")
+
+
+def test_a_disk_without_room_is_refused_before_the_conversion(package, tmp_path, monkeypatch):
+    monkeypatch.setattr(demo.shutil, "disk_usage", lambda path: SimpleNamespace(free=3 << 20))
+    with pytest.raises(
+        ModelError, match=r"takes 560 MiB and .* has 3 free: make room, or set VORTEX_CACHE_DIR"
+    ):
+        demo_folder(None, tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 def test_a_conversion_that_fails_leaves_nothing(package, tmp_path, monkeypatch):

@@ -113,7 +113,7 @@ def load_model(source: str) -> Model:
     if wanted in names:
         return MODELS[names[wanted]]
     near = get_close_matches(wanted, names, n=1, cutoff=0.6)
-    hint = f"did you mean {names[near[0]]}?" if near else f"known are {', '.join(MODELS)}"
+    hint = f"did you mean {names[near[0]]}?" if near else f"known are {', '.join(MODELS)}."
     raise ModelError(f"no model {source!r}; {hint} A path of a config.json is taken as well.")
 
 

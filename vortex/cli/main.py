@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import re
 import sys
@@ -13,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import vortex
-from vortex.cli.console import CLOSED, INTERRUPTED
+from vortex.cli.console import CLOSED, INTERRUPTED, fail
 
 COMMANDS = {
     "run": "vortex.cli.run:run_command",
@@ -35,6 +37,10 @@ PASSING_ON = {"serve": {"allow_extra_args": True, "ignore_unknown_options": True
 """Commands that hand arguments they do not know to another program."""
 
 SETTING = re.compile(r"[^\W\d]\w*=")
+
+
+MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""Errors that are the machine's: a full disk, a quota, a file system that is only read."""
 
 
 class Command(TyperCommand):
@@ -80,9 +86,18 @@ class Commands(TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
-            # What is still buffered would fail once more when Python flushes it at its end.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _drop_output()
             raise typer.Exit(CLOSED) from None
+        except OSError as error:
+            if error.errno not in MACHINE:
+                raise
+            _drop_output()
+            fail(f"{error.filename or 'the output'} cannot be written: {error.strerror}")
+
+
+def _drop_output() -> None:
+    """What is still buffered would fail once more when Python flushes it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 app = typer.Typer(
@@ -110,4 +125,8 @@ def _root(
 
 
 def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        # A locale that lacks a character shows its number; the report goes on.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     app()

@@ -46,11 +46,16 @@ def new_command(
         raise typer.BadParameter(f"{name!r} is no name for a class; write for example MyMethod")
     path = folder / f"{_snake(name)}.py"
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(STARTER.format(name=name))
+        file = path.open("x", encoding="utf-8")
     except FileExistsError:
         fail(f"{path} exists and is left as it is: choose another name")
     except OSError as error:
+        fail(f"{path} cannot be written: {error.strerror or error}")
+    try:
+        with file:
+            file.write(STARTER.format(name=name))
+    except OSError as error:
+        path.unlink()  # half a file would be in the way of the next attempt
         fail(f"{path} cannot be written: {error.strerror or error}")
     typer.echo(path)
 

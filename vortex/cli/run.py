@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
@@ -81,6 +82,8 @@ def run_command(
         raise typer.Exit(status([report], given))
     with _problems():
         engine, tokens = _engine(traced.program, model, device, text, chat, max_new_tokens)
+        if not tokens:
+            raise ValueError("the prompt is empty: give at least one word")
         if not as_json:
             typer.echo(_headline(traced.program, model, len(tokens)), err=True)
             typer.echo(f"\n… {printable(text[-TAIL:].partition(' ')[2])}", err=True, nl=False)
@@ -99,8 +102,13 @@ def run_command(
 def _prompt(prompt: str | None, file: Path | None) -> str:
     if prompt is not None and file is not None:
         raise typer.BadParameter("give --prompt or --prompt-file, not both")
+    if prompt is not None:
+        try:
+            return os.fsencode(prompt).decode("utf-8")  # whatever the locale took its bytes for
+        except UnicodeError:
+            raise typer.BadParameter("--prompt is no text in UTF-8") from None
     if file is None:
-        return long_prompt() if prompt is None else prompt
+        return long_prompt()
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -63,8 +63,8 @@ CLASS = kinds(
     (5, "bad-value", "{key} = {value} is not {wanted}.", "Write for example `{key} = {example}`."),
     (6, "block-size", "block_size = {value} is not a power of two between 1 and 1024.",
      "Write `block_size = 16`."),
-    (7, "budget", "Budget {text}: {error}.", "{remedy}."),
-    (8, "layers", "Layer list {text}: {error}.", "{remedy}."),
+    (7, "budget", "Budget {text}: {error}.", "{remedy}"),
+    (8, "layers", "Layer list {text}: {error}.", "{remedy}"),
     (9, "unread-attribute", "No method reads the attribute {key}.{near}",
      "Use it in a method as `self.{key}`, or take it out."),
     (10, "unknown-method", "{method} is not called by anyone.{near}",
@@ -273,6 +273,8 @@ LINTS = kinds(
      "If it is meant, write dim=\"block\"."),
     (8, "attribute-unread", "No method reads the attribute {key}: setting it changes nothing.",
      "Use it in a method as `self.{key}`, or take it out."),
+    (9, "parameter-file", "Parameter {name}: there is no file {path} beside this one, and running will need it.",
+     "Put it there, in safetensors, with a tensor named {name} of the axes {axes}; or start from `init=\"normal\"`."),
 )  # fmt: skip
 
 CATALOGUE: dict[str, Kind] = {**FILE, **CLASS, **PYTHON, **AXES, **RESULTS, **LINTS}

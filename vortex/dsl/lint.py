@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 
 from vortex.dsl.diagnostics import Diagnostic, diagnose
@@ -22,6 +23,7 @@ def lints(program: Program) -> list[Diagnostic]:
     for function in (program.cache, program.indexer):
         found += unused_values(function)
     found += [*monotone_steps(program), *whole_keys(program), *unscaled_softmax(program)]
+    found += absent_files(program)
     return [diagnose(slug, program.file, place, **facts) for slug, place, facts in found]
 
 
@@ -52,6 +54,18 @@ def unused_values(function: Function) -> Iterator[Finding]:
         leaf = node.op in LEAVES or node.type.members is not None
         if not uses[number] and number not in kept and not leaf:
             yield "unused-value", node.location, {}
+
+
+def absent_files(program: Program) -> Iterator[Finding]:
+    """Parameters whose file is not there yet; what a file holds is read when the flow runs."""
+    folder = os.path.dirname(os.path.abspath(program.file))
+    nodes = (node for function in (program.cache, program.indexer) for node in function.nodes)
+    places = {node.attr("name"): node.location for node in reversed([*nodes]) if node.op == "Weight"}
+    for weight in program.weights:
+        if weight.file is not None and not os.path.isfile(os.path.join(folder, weight.file)):
+            axes = ["layer"] * weight.per_layer + ["kv"] * weight.per_kv + [axis.name for axis in weight.axes]
+            facts: dict[str, object] = {"name": weight.name, "path": weight.file, "axes": ", ".join(axes)}
+            yield "parameter-file", places.get(weight.name), facts
 
 
 def entry_bytes_per_token(program: Program, name: str, kv_bytes: int = 2) -> float:

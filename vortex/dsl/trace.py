@@ -172,7 +172,8 @@ def _subtract(op: Operator, bound: Bound) -> None:
 
 
 def sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    """A hint as a sentence: a question keeps its mark."""
+    return text[:1].upper() + text[1:] + ("" if text.endswith("?") else ".")
 
 
 def own(recorder: Recorder, tensor: Tensor) -> Tensor:

@@ -54,8 +54,10 @@ def _load(program: Program, weight: Weight, base: str) -> Tensor:
     except SafetensorError as error:
         raise WeightError(f"parameter {weight.name!r}: {path} is no safetensors file ({error})") from None
     if tuple(value.shape) != shape:
+        axes = ["layer"] * weight.per_layer + ["kv"] * weight.per_kv + [axis.name for axis in weight.axes]
         raise WeightError(
-            f"parameter {weight.name!r}: {path} holds {tuple(value.shape)}, {shape} is declared"
+            f"parameter {weight.name!r}: {path} holds {tuple(value.shape)}, and {shape} is declared: "
+            f"{', '.join(axes)}"
         )
     return value.to(held)
 

