@@ -29,6 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from topk_problem import HEADS, INPUTS, Problem
 from topk_report import plot, table
 
 POINTS = [
@@ -36,12 +37,9 @@ POINTS = [
     (131072, 2048),
 ]  # fmt: skip
 ROWS = [8, 128, 512]
-HEADS = 8
-INPUTS = 4
 # A graph of as many calls shows what one costs inside of a model's; one of INPUTS also what a graph costs.
 MANY = 12
 KINDS = ("normal", "uniform", "one bucket", "heavy tail", "outlier", "ties", "bf16 values")
-DEVICE = "cuda"
 # Turns of a graph, and replays of a turn.
 ROUNDS = 6
 REPLAYS = 5
@@ -95,101 +93,9 @@ def times(graphs: Graphs) -> dict[str, float]:
     }
 
 
-class Problem:
-    """Scores, tables and outputs of one point of the grid."""
-
-    def __init__(self, rows: int, n: int, k: int, kind: str = "normal", inputs: int = INPUTS) -> None:
-        import torch
-
-        self.rows, self.n, self.k = rows, n, k
-        self.requests = rows // HEADS
-        generator = torch.Generator(device=DEVICE).manual_seed(rows + n + k)
-        self.scores = [scores_of(kind, rows, n, generator) for _ in range(inputs)]
-        self.page_table = torch.stack(
-            [torch.randperm(n, generator=generator, device=DEVICE) for _ in range(self.requests)]
-        )
-        self.page_table = self.page_table.to(torch.int32)
-        self.finished = torch.full((self.requests,), n, dtype=torch.int32, device=DEVICE)
-        self.take = torch.full((self.requests,), k, dtype=torch.int32, device=DEVICE)
-        # The current block needs a page too; its entry is read but not part of the comparison.
-        self.table_and_current = torch.cat([self.page_table, self.page_table[:, :1]], dim=1).contiguous()
-
-    def selector(self, launch: Any = None, recall: float | None = None) -> list[Any]:
-        """One call per input; output buffers are kept on the problem as `outputs`."""
-        import torch
-
-        from vortex.codegen.select import SelectConfig, Selector, SelectOutput
-
-        config = SelectConfig("top_k", self.n, self.k + 1, HEADS, recall=recall, seed=1)
-        selector = Selector(config, self.requests, DEVICE, launch, overlap=True)
-        shape = (self.requests, HEADS, self.k + 1)
-        self.outputs = [
-            SelectOutput(
-                torch.empty(shape, dtype=torch.int32, device=DEVICE),
-                torch.empty(shape[:2], dtype=torch.int32, device=DEVICE),
-                torch.empty(shape, dtype=torch.int32, device=DEVICE),
-            )
-            for _ in self.scores
-        ]
-        tables: dict[str, Any] = {"lengths": self.finished, "page_table": self.table_and_current}
-        return [
-            lambda scores=scores, out=out: selector.run(scores, self.finished, self.take, out, **tables)
-            for scores, out in zip(self.scores, self.outputs, strict=True)
-        ]
-
-    def samples(self, recall: float) -> bool:
-        """Whether stochastic top-k draws anything here; otherwise it runs the exact kernel."""
-        from vortex.codegen.select import SelectConfig, Selector
-
-        config = SelectConfig("top_k", self.n, self.k + 1, HEADS, recall=recall)
-        return Selector(config, self.requests, DEVICE).samples
-
-    def check(self, recall: float) -> float:
-        """The worst row's share of winners; raises where ids, order, pages or (recall 1) values are wrong."""
-        worst = 1.0
-        for scores, out in zip(self.scores, self.outputs, strict=True):
-            ids = out.ids.view(self.rows, -1)[:, : self.k].long()
-            assert bool((out.counts == self.k + 1).all()), "counts"
-            assert bool((ids[:, 1:] > ids[:, :-1]).all()) and bool((ids >= 0).all()), "ids ascend and differ"
-            assert out.pool_blocks is not None
-            table = self.page_table.repeat_interleave(HEADS, 0).long()
-            assert bool((table.gather(1, ids) == out.pool_blocks.view(self.rows, -1)[:, : self.k]).all()), (
-                "pages"
-            )
-            best = scores.topk(self.k).values
-            values = scores.gather(1, ids)
-            hits = (values >= best[:, -1:]).sum(1).min().item() / self.k
-            worst = min(worst, hits)
-            assert hits >= recall, f"recall {hits} below {recall}"
-            if recall == 1:
-                assert bool((values.sort(descending=True).values == best).all()), (
-                    "values differ from torch.topk"
-                )
-        return worst
-
-
-def scores_of(kind: str, rows: int, n: int, generator: Any) -> Any:
-    import torch
-
-    normal = torch.randn(rows, n, generator=generator, device=DEVICE)
-    if kind == "uniform":
-        return torch.rand(rows, n, generator=generator, device=DEVICE)
-    if kind == "one bucket":
-        return 1 + 0.245 * torch.rand(rows, n, generator=generator, device=DEVICE)
-    if kind == "heavy tail":
-        return normal.exp().pow(5)
-    if kind == "outlier":
-        normal[:, 7] = 1e30
-    if kind == "ties":
-        return normal.mul(4).round()
-    if kind == "bf16 values":
-        return normal.bfloat16().float()
-    return normal
-
-
 def launches(n: int, k: int, rows: int) -> dict[str, Any]:
     """The launches to time at a point; `default` is what a Selector takes by itself."""
-    from vortex.codegen.select_launch import Launch, LongLaunch, default_launch
+    from vortex.codegen.select_launch import Launch, LongLaunch, default_launch, finish_warps
 
     default = default_launch(n, k, rows)
     found: dict[str, Any] = {"default": default}
@@ -197,9 +103,11 @@ def launches(n: int, k: int, rows: int) -> dict[str, Any]:
         halves = {"half kept": default.keep // 2, "twice kept": default.keep * 2}
         for name, keep in halves.items():
             if 1024 <= keep <= 16384 and keep > k:
-                warps = min(max(keep // 256, 4), 16) if keep <= 8192 else 32
-                found[name] = replace(default, keep=keep, finish_warps=warps)
-        found["tiles of 1024"] = replace(default, tile=1024, each=8, sift_warps=4, tiles=2 * default.tiles)
+                found[name] = replace(default, keep=keep, finish_warps=finish_warps(keep))
+        if default.tile == 2048:
+            found["tiles of 1024"] = replace(
+                default, tile=1024, each=8, sift_warps=4, tiles=2 * default.tiles
+            )
         found["longer segments"] = replace(default, tiles=2 * default.tiles)
     elif isinstance(default, Launch):
         found["whole"] = replace(default, keep=0)
@@ -279,8 +187,6 @@ def time_launches(run: Run) -> None:
         graphs: Graphs = {}
         for name, launch in launches(n, k, rows).items():
             graphs |= run.graph(f"{point}: {name}", partial(checked, problem, launch))
-        if problem.samples(RECALL):
-            graphs |= run.graph(f"{point}: stochastic", partial(checked, problem, None, RECALL))
         run.results["launches"][point] = found = times(graphs)
         run.note(f"{point} " + ", ".join(f"{name} {us:.2f}" for name, us in found.items()))
         run.save()
@@ -292,9 +198,7 @@ def time_sides(run: Run, flashinfer: bool) -> None:
         problem = Problem(rows, n, k)
         graphs = run.graph(f"{point}: exact", partial(checked, problem))
         timed = run.results["launches"].get(point, {})
-        best = min(
-            (name for name in timed if name != "stochastic"), key=lambda name: timed[name], default="default"
-        )
+        best = min(timed, key=lambda name: timed[name], default="default")
         if best != "default":
             launch = launches(n, k, rows)[best]
             graphs |= run.graph(f"{point}: exact, {best}", partial(checked, problem, launch))

@@ -144,9 +144,14 @@ def _long(length: int, most: int, rows: int) -> LongLaunch:
         tiles=tiles,
         sift_warps=max(tile // 512, 4),
         each=min(tile // 128, 16),
-        finish_warps=min(max(keep // 256, 4), 16) if keep <= 8192 else 32,
+        finish_warps=finish_warps(keep),
         draws=most > 512,
     )
+
+
+def finish_warps(keep: int) -> int:
+    """Of the thread block that selects from so many kept lanes."""
+    return min(max(keep // 256, 4), 16) if keep <= 8192 else 32
 
 
 def fitted(launch: Launch, length: int, most: int) -> Launch:

@@ -89,6 +89,11 @@ class Weight:
     init: str | None
     seed: int
 
+    @property
+    def axis_names(self) -> list[str]:
+        """Of the whole tensor, as its file holds it."""
+        return ["layer"] * self.per_layer + ["kv"] * self.per_kv + [axis.name for axis in self.axes]
+
 
 @dataclass(frozen=True)
 class Shape:

@@ -54,10 +54,9 @@ def _load(program: Program, weight: Weight, base: str) -> Tensor:
     except SafetensorError as error:
         raise WeightError(f"parameter {weight.name!r}: {path} is no safetensors file ({error})") from None
     if tuple(value.shape) != shape:
-        axes = ["layer"] * weight.per_layer + ["kv"] * weight.per_kv + [axis.name for axis in weight.axes]
         raise WeightError(
             f"parameter {weight.name!r}: {path} holds {tuple(value.shape)}, and {shape} is declared: "
-            f"{', '.join(axes)}"
+            f"{', '.join(weight.axis_names)}"
         )
     return value.to(held)
 

@@ -99,7 +99,7 @@ def usable(device: str | torch.device) -> torch.device:
     try:
         found = torch.device(device)
         torch.empty(0, device=found)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # a torch without CUDA asserts
         reason = str(error).partition("\n")[0].removesuffix(".")
         raise ModelError(
             f"device {str(device)!r} cannot be used here ({reason}): take cpu or cuda"
