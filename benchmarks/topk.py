@@ -29,7 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from topk_problem import HEADS, INPUTS, Problem
+from topk_problem import DEVICE, HEADS, INPUTS, Problem
 from topk_report import plot, table
 
 POINTS = [
