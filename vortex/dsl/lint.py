@@ -63,8 +63,8 @@ def absent_files(program: Program) -> Iterator[Finding]:
     places = {node.attr("name"): node.location for node in reversed([*nodes]) if node.op == "Weight"}
     for weight in program.weights:
         if weight.file is not None and not os.path.isfile(os.path.join(folder, weight.file)):
-            axes = ["layer"] * weight.per_layer + ["kv"] * weight.per_kv + [axis.name for axis in weight.axes]
-            facts: dict[str, object] = {"name": weight.name, "path": weight.file, "axes": ", ".join(axes)}
+            axes = ", ".join(weight.axis_names)
+            facts: dict[str, object] = {"name": weight.name, "path": weight.file, "axes": axes}
             yield "parameter-file", places.get(weight.name), facts
 
 
