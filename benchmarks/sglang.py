@@ -10,7 +10,7 @@ reported.
     python benchmarks/sglang.py --list
     python benchmarks/sglang.py --out DIR --only 'holds/*'
     python benchmarks/sglang.py --out DIR --only 'holds/*=240' --only 'long-prompts/Qwen3-8B/*' --seconds 540
-    python benchmarks/sglang.py --out DIR --missing
+    python benchmarks/sglang.py --out DIR --missing --only "*/16x16384*"
     python benchmarks/sglang.py --out DIR --report
 
 Results are written after each server (DIR/sglang.json, DIR/sglang.md, DIR/log/), and added to what is there.

@@ -92,17 +92,31 @@ def write(out: Path, document: dict[str, Any]) -> None:
 
 
 def chosen(only: list[str], requests: int | None, tiny: bool) -> list[Case]:
-    """Cases in the order of the patterns that match their names, all without a pattern, with shorter loads where
-    that is asked. A pattern may end in `=TOKENS`: at most so many for each answer."""
-    left, found = list(cases()), []
+    """Cases in the order of the patterns, all without a pattern. A pattern matches names of cases, or of loads
+    (CASE/LOAD); it may end in `=TOKENS`: at most so many for each answer."""
+    found: dict[str, Case] = {}
+    taken: set[str] = set()
     for one in only or ["*"]:
         pattern, _, output = one.partition("=")
-        taken = [each for each in left if fnmatch.fnmatch(each.name, pattern)]
-        left = [each for each in left if each not in taken]
-        for each in taken:
-            loads = (shorter(load, int(output or load.output), requests, tiny) for load in each.loads)
-            found.append(replace(each, loads=tuple(dict.fromkeys(loads))))
-    return found
+        for case in cases():
+            names = {f"{case.name}/{load.name}": load for load in case.loads}
+            if not fnmatch.fnmatch(case.name, pattern):
+                names = {name: load for name, load in names.items() if fnmatch.fnmatch(name, pattern)}
+            loads = [shorter(load, int(output or load.output), requests, tiny)
+                     for name, load in names.items() if name not in taken]  # fmt: skip
+            taken |= names.keys()
+            if loads:
+                before = found.get(case.name, replace(case, loads=()))
+                found[case.name] = replace(case, loads=tuple(dict.fromkeys([*before.loads, *loads])))
+    return list(found.values())
+
+
+def missing(todo: list[Case], document: Mapping[str, Any]) -> list[Case]:
+    """Of these, the loads that have no row."""
+    there = {key(row) for row in document["rows"]}
+    left = (replace(each, loads=tuple(load for load in each.loads if (*each.key, load.name) not in there))
+            for each in todo)  # fmt: skip
+    return [each for each in left if each.loads]
 
 
 def shorter(load: Load, output: int, requests: int | None, tiny: bool) -> Load:
@@ -131,7 +145,7 @@ def options(description: str) -> argparse.Namespace:
     add = parser.add_argument
     add("--out", type=Path, default=ROOT / "benchmarks" / "results")
     add("--only", action="append", default=[], metavar="PATTERN[=TOKENS]",
-        help="of names as --list shows them, in this order; at most so many tokens an answer")  # fmt: skip
+        help="CASE or CASE/LOAD as --list shows them, in this order; at most so many tokens an answer")  # fmt: skip
     add("--missing", action="store_true", help="of these, what the results lack")
     add("--requests", type=int, help="at most so many requests of a load")
     add("--together", type=int, default=8, help="servers that import at once")
@@ -157,8 +171,7 @@ def main(description: str) -> None:
         write(given.out, document)
         return
     if given.missing:
-        there = {key(row) for row in document["rows"]}
-        todo = [each for each in todo if not all((*each.key, load.name) in there for load in each.loads)]
+        todo = missing(todo, document)
     run = Run(given, document, time.monotonic() + given.seconds)
     with tempfile.TemporaryDirectory() as folder:
         for at in range(0, len(todo), given.together):

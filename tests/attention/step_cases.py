@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vortex.attention.provider import Features
 from vortex.attention.reference import attend
 from vortex.attention.step import DecodeStep, StepOptions
 from vortex.codegen.compiled import CompiledFlow, Options
@@ -46,6 +47,7 @@ class Decoding:
     compiled: bool = True
     shortcut: bool = True
     options: StepOptions = field(default_factory=StepOptions)
+    sinks: Tensor | None = None  # logit of each query head's sink, where options.features has sinks
 
     def __post_init__(self) -> None:
         shape, device = self.program.shape, torch.device(self.device)
@@ -95,7 +97,7 @@ class Decoding:
         """What a graph holds."""
         self.step.plan()
         for layer in range(len(self.pools)):
-            self.step.run(layer, self.q[layer], self.out[layer])
+            self.step.run(layer, self.q[layer], self.out[layer], self.sinks)
 
     def expected(self, layer: int, dense: bool = False) -> tuple[Selection, Tensor, Tensor]:
         """The reference's selection, attention over it in fp64, and in the dtype of q."""
@@ -113,10 +115,23 @@ class Decoding:
             self.reference.summarise(self.truth, layer, pool, torch.cat(blocks).unique())
             found = self.reference.select(self.truth, layer, q, pool, batch)
         exact, plain = (
-            attend(q, pool, found, batch, self.heads.dim**-0.5, compute=compute)[0]
+            self.attended(layer, found, compute, self.options.features)
             for compute in (torch.float64, self.dtype)
         )
         return found, exact, plain
+
+    def attended(self, layer: int, found: Selection, compute: torch.dtype, features: Features) -> Tensor:
+        sinks = self.sinks if features.sinks else None
+        scale = self.heads.dim**-0.5
+        return attend(self.q[layer], self.pools[layer], found, self.batch, scale, features, sinks, compute)[0]
+
+    def check_features(self) -> None:
+        """`check`, and that what the model asks of attention changes every layer's result."""
+        self.check()
+        for layer in range(len(self.pools)):
+            found, exact, _ = self.expected(layer)
+            bare = self.attended(layer, found, torch.float64, Features())
+            assert not torch.allclose(exact, bare, atol=1e-2), f"layer {layer}"
 
     @property
     def tally_shape(self) -> tuple[int, int]:

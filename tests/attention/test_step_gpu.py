@@ -109,6 +109,16 @@ def test_dense_and_sparse_rows_and_layers_share_a_graph():
     assert kept(case) == [(4, 3), (0, 7), (4, 3)]
 
 
+@pytest.mark.parametrize("features", [Features(window=40), Features(soft_cap=2.0), Features(sinks=True)])
+def test_what_a_model_asks_of_attention_reaches_sparse_and_dense_layers(features):
+    case = decoding(flow(dense_layers="1"), StepOptions(provider=TritonProvider(), features=features))
+    assert case.step.whole == [False, True]
+    case.sinks = torch.linspace(-1, 3, HEADS.query, device=DEVICE) if features.sinks else None
+    graph = captured(case)
+    replay(case, graph, LATER["longer"])
+    case.check_features()
+
+
 COMBINATIONS = list(itertools.product(["block_topk", "quest"], [BF16, FP16], [False, True], [1, 4]))
 
 

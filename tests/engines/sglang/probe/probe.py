@@ -16,6 +16,7 @@ def register() -> None:
 def vortex_probe(scheduler: Any, path: str) -> None:
     """What an idle server holds: pages and rows that are free, wrong entries, memory, counters."""
     import psutil
+    import torch
 
     from vortex.engines.sglang import hooks
 
@@ -24,6 +25,7 @@ def vortex_probe(scheduler: Any, path: str) -> None:
         **free(scheduler),
         **wrong_entries(backend),
         "rss": psutil.Process().memory_info().rss,
+        "allocated": torch.cuda.memory_allocated(),
         "reads": backend.counters.read().shown(),
         "steps": len(backend.steps),
         "pending": len(backend.pages.pending) + len(backend.slots.pending),
