@@ -1,44 +1,50 @@
-"""Figures as a table in Markdown: each load beside SGLang's two dense backends of the same run."""
+"""Figures as tables in Markdown: each load beside SGLang's two dense backends of the same run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
-COLUMNS = ("server", "requests at once", "steady tokens/s", "tokens/s in all", "step ms", "x default", "x tensor cores",
-           "token p50 ms", "token p95 ms", "first token p50 ms", "KV read of dense")  # fmt: skip
+from benchmarks.serving.cases import SHAPES
+
+Row: TypeAlias = Mapping[str, Any]
+
+DECODE = ("server", "at once", "steady tokens/s", "step ms", "x default", "x tensor cores", "KV read of dense",
+          "tokens/s in all", "commit")  # fmt: skip
+RATED = ("server", "token p50 ms", "token p95 ms", "first token p50 ms", "KV read of dense", "tokens/s in all",
+         "commit")  # fmt: skip
 
 
-def report(document: Mapping[str, Any]) -> str:
-    """The whole page."""
+def report(document: Row) -> str:
+    """The whole page: a table for each group of cases."""
+    rows = document["rows"]
     parts = [
         "# SGLang with and without Vortex\n",
         f"`benchmarks/sglang.py` on {document['device']}. Random weights; decode graphs, overlap scheduler and radix "
-        "cache on. Steady: the median of the scheduler's own rates while as many requests decode as the scheduler "
-        "admits. Times of tokens are a client's, over requests. Servers import together up to the first use of the "
-        "GPU and then run one after the other; those whose turn has not come look for a file now and then"
-        f"{idle(document['rows'])}.\n",
+        "cache on. A load is requests x tokens of a prompt + tokens of an answer; where requests come at random times, "
+        "so many a second. At once: how many the scheduler let decode together. Steady: the median of its own rates "
+        "while that many did. Times of tokens are a client's, over requests; tokens in all count the time of prompts "
+        "too. Ratios are of servers of one commit. Servers import together up to the first use of the GPU and then run "
+        f"one after the other; those whose turn has not come look for a file now and then{idle(rows)}.\n",
+        *versions(rows, document),
     ]
-    for group in dict.fromkeys(row["group"] for row in document["rows"]):
-        rows = [row for row in document["rows"] if row["group"] == group]
-        for model, load in dict.fromkeys((row["model"], row["load"]) for row in rows):
-            these = [row for row in rows if (row["model"], row["load"]) == (model, load)]
-            parts += [f"## {group}: {model}, {load}\n", *table(these), "", *origins(these, document), ""]
+    for group in dict.fromkeys(row["group"] for row in rows):
+        parts += [f"## {group}\n", *table([row for row in rows if row["group"] == group], document), ""]
     return "\n".join(parts)
 
 
-def origins(rows: list[Mapping[str, Any]], document: Mapping[str, Any]) -> Iterator[str]:
-    """Commit and versions of the rows, a line for each that differ."""
+def versions(rows: list[Row], document: Row) -> Iterator[str]:
+    """Versions of the rows, with their commits where they differ."""
     found: dict[str, list[str]] = {}
     for row in rows:
         given = {**document, **row}
-        versions = ", ".join(f"{name} {number}" for name, number in given["versions"].items() if number)
-        found.setdefault(f"commit {given['commit']}; {versions}", []).append(row["kind"])
-    for text, kinds in found.items():
-        yield f"{text}." if len(found) == 1 else f"{', '.join(kinds)}: {text}.  "
+        text = ", ".join(f"{name} {number}" for name, number in given["versions"].items() if number)
+        found.setdefault(text, []).append(given["commit"])
+    for text, commits in found.items():
+        yield f"{text}.\n" if len(found) == 1 else f"{', '.join(dict.fromkeys(commits))}: {text}.\n"
 
 
-def idle(rows: list[Mapping[str, Any]]) -> str:
+def idle(rows: list[Row]) -> str:
     """How much of the CPU waiting servers used while another one ran, at most."""
     found = [row["waiting_cpu_s"] for row in rows if row.get("waiting_servers")]
     return (
@@ -46,20 +52,39 @@ def idle(rows: list[Mapping[str, Any]]) -> str:
     )
 
 
-def table(rows: list[Mapping[str, Any]]) -> Iterator[str]:
-    yield f"| {' | '.join(COLUMNS)} |"
-    yield "|---" * len(COLUMNS) + "|"
-    dense = {row["kind"]: row.get("steady_tokens_per_s") for row in rows}
-    for row in rows:
-        rate = row.get("steady_tokens_per_s")
-        cells = [
-            row["kind"], number(row.get("running"), 0), number(rate, 0),
-            number(row.get("tokens_per_s"), 0),
-            number(row.get("step_ms"), 2), ratio(rate, dense.get("flashinfer")),
-            ratio(rate, dense.get("flashinfer-tc")), number(row.get("per_token_p50_ms"), 2),
-            number(row.get("per_token_p95_ms"), 2), number(row.get("first_token_p50_ms"), 0), share(row),
-        ]  # fmt: skip
-        yield f"| {' | '.join(cells)} |"
+def table(rows: list[Row], document: Row) -> Iterator[str]:
+    """Rows of a group, by the model's size and the load."""
+    columns = DECODE if any("steady_tokens_per_s" in row for row in rows) else RATED
+    names = ("model", "load", *columns)
+    yield f"| {' | '.join(names)} |"
+    yield "|---" * len(names) + "|"
+    loads = dict.fromkeys((row["model"], row["load"]) for row in rows)
+    for model, load in sorted(loads, key=lambda each: SHAPES.index(each[0])):
+        these = [row for row in rows if (row["model"], row["load"]) == (model, load)]
+        for row in these:
+            made = cells({**document, **row}, these)
+            yield f"| {' | '.join([model, load, *(made[column] for column in columns)])} |"
+
+
+def cells(row: Row, beside: list[Row]) -> dict[str, str]:
+    """What each column says of a row. beside: rows of the same model and load."""
+    rate = row.get("steady_tokens_per_s")
+    dense = {each["kind"]: each.get("steady_tokens_per_s") for each in beside
+             if each.get("commit", row["commit"]) == row["commit"]}  # fmt: skip
+    return {
+        "server": row["kind"],
+        "at once": number(row.get("running"), 0),
+        "steady tokens/s": number(rate, 0),
+        "step ms": number(row.get("step_ms"), 2),
+        "x default": ratio(rate, dense.get("flashinfer")),
+        "x tensor cores": ratio(rate, dense.get("flashinfer-tc")),
+        "token p50 ms": number(row.get("per_token_p50_ms"), 2),
+        "token p95 ms": number(row.get("per_token_p95_ms"), 2),
+        "first token p50 ms": number(row.get("first_token_p50_ms"), 0),
+        "KV read of dense": share(row),
+        "tokens/s in all": number(row.get("tokens_per_s"), 0),
+        "commit": row["commit"],
+    }
 
 
 def number(value: float | None, digits: int) -> str:
@@ -70,7 +95,7 @@ def ratio(rate: float | None, dense: float | None) -> str:
     return "" if not rate or not dense else f"{rate / dense:.2f}"
 
 
-def share(row: Mapping[str, Any]) -> str:
+def share(row: Row) -> str:
     """Part of the KV cache that decode steps read, by the backend's own counters."""
     found = row.get("counters")
     if not found or not row.get("dense_kv_bytes"):

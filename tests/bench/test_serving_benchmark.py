@@ -7,12 +7,10 @@ import time
 import types
 from pathlib import Path
 
-import pytest
-
 from benchmarks.serving import gate
 from benchmarks.serving.cases import SHAPES, Load, cases
 from benchmarks.serving.report import report
-from benchmarks.serving.run import chosen, dense_bytes, rates
+from benchmarks.serving.run import chosen, dense_bytes, missing, rates
 from benchmarks.serving.servers import Server
 
 LOAD = Load(16, 32768, 400)
@@ -75,17 +73,42 @@ def row(kind, rate, **more):
             "tokens_per_s": 300.0, "step_ms": 16 / rate * 1e3, **more}  # fmt: skip
 
 
-@pytest.fixture
-def page():
-    rows = [row("flashinfer", 1000.0), row("flashinfer-tc", 1250.0),
-            row("vortex-128", 4500.0, counters={"kv_bytes": 1}, dense_kv_bytes=16)]  # fmt: skip
+def page(*rows):
     return report({"device": "GPU", "versions": {"sglang": "0.5.16"}, "commit": "abc", "rows": rows})
 
 
-def test_the_table_sets_each_server_beside_both_dense_ones(page):
-    assert "| vortex-128 |  | 4,500 | 300 | 3.56 | 4.50 | 3.60 |  |  |  | 6.2% |" in page
-    assert "| flashinfer-tc |  | 1,250 | 300 | 12.80 | 1.25 | 1.00 |  |  |  |  |" in page
-    assert "commit abc; sglang 0.5.16." in page and "on GPU." in page
+def test_the_table_sets_each_server_beside_both_dense_ones():
+    sparse = row("vortex-128", 4500.0, counters={"kv_bytes": 1}, dense_kv_bytes=16)
+    text = page(row("flashinfer", 1000.0), row("flashinfer-tc", 1250.0), sparse)
+    load = "| Qwen3-1.7B | 16x32768+400 |"
+    assert f"{load} vortex-128 |  | 4,500 | 3.56 | 4.50 | 3.60 | 6.2% | 300 | abc |" in text
+    assert f"{load} flashinfer-tc |  | 1,250 | 12.80 | 1.25 | 1.00 |  | 300 | abc |" in text
+    assert "\nsglang 0.5.16.\n" in text and "on GPU." in text
+
+
+def test_servers_of_different_commits_are_not_set_beside_each_other():
+    text = page(row("flashinfer", 1000.0, commit="old"), row("vortex-128", 4500.0))
+    assert "| vortex-128 |  | 4,500 | 3.56 |  |  |" in text
+
+
+def test_requests_that_come_at_random_times_have_times_of_tokens():
+    late = {"group": "latency", "load": "1/s 8192+256", "per_token_p50_ms": 2.5, "per_token_p95_ms": 3.0}
+    rated = {**row("vortex-128", 1.0), **late}
+    del rated["steady_tokens_per_s"]
+    assert "| Qwen3-1.7B | 1/s 8192+256 | vortex-128 | 2.50 | 3.00 |  |  | 300 | abc |" in page(rated)
+
+
+def test_a_pattern_may_take_one_load_and_results_that_are_there_are_left_out():
+    (case,) = chosen(["long-prompts/Qwen3-8B/vortex-64/16x16384*=120"], None, tiny=False)
+    assert case.loads == (Load(16, 16384, 120),)
+    both = chosen(
+        ["long-prompts/Qwen3-8B/vortex-64/16x16384*=120", "long-prompts/Qwen3-8B/*"], None, tiny=False
+    )
+    assert both[0].loads == (Load(16, 16384, 120), Load(16, 32768, 200)) and len(both) == 6
+    there = {"group": "long-prompts", "model": "Qwen3-8B", "kind": "vortex-64", "load": "16x16384+120"}
+    left = missing(both, {"rows": [there]})
+    assert left[0].loads == (Load(16, 32768, 200),) and len(left) == 6
+    assert missing([case], {"rows": [there]}) == []
 
 
 def test_the_script_lists_its_cases_from_anywhere(tmp_path):
