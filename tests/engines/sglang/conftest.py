@@ -38,4 +38,5 @@ for name in ("VORTEX_ALGORITHM", "VORTEX_SET", "SGLANG_PLUGINS"):
 def model(tmp_path_factory) -> Path:
     from tests.engines.sglang.models import write
 
-    return write(tmp_path_factory.mktemp("qwen3"))
+    kind = {"head_dim": 128, "dtype": torch.bfloat16} if GPU else {}
+    return write(tmp_path_factory.mktemp("qwen3"), **kind)

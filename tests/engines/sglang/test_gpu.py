@@ -8,7 +8,7 @@ import asyncio
 import pytest
 import torch
 
-from tests.engines.sglang.models import prompt, write
+from tests.engines.sglang.models import prompt
 from tests.engines.sglang.serving import compare_logprobs, dense, embedded, sparse
 from tests.engines.sglang.test_roles import ROLE, decode_role
 from tests.engines.sglang.test_soak import nothing_wrong, share_of_best, soak, soaked
@@ -20,11 +20,6 @@ PROMPTS = [prompt(length, 1) for length in LENGTHS]
 SHARED = [[*PROMPTS[-1][:200], *prompt(20, seed)] for seed in (2, 3)]
 ERROR = 0.08
 """Between log probabilities of two runs in bf16; one such run and float32 are at most 0.033 apart."""
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("qwen3"), head_dim=128, dtype=torch.bfloat16)
 
 
 @pytest.fixture(scope="module")

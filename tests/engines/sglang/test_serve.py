@@ -1,4 +1,7 @@
-"""`vortex serve`: OpenAI's protocol, streamed and not, and what it says when it cannot start."""
+"""`vortex serve`: OpenAI's protocol, streamed and not, and what it says when it cannot start.
+
+Where there is a GPU the server runs on it, in graphs and with the overlap scheduler.
+"""
 
 import contextlib
 import json
@@ -14,15 +17,16 @@ import urllib.request
 import pytest
 
 from tests.engines.sglang.models import CONTEXT
-from tests.engines.sglang.serving import FLOWS
+from tests.engines.sglang.serving import FLOWS, GPU
 
+DEVICE = [] if GPU else ["--device", "cpu", "--dtype", "float32"]
 TEXT = "the quick brown fox jumps over the lazy dog, again and again, until the page is full. "
 
 
 def arguments(model, *more):
     return [
         sys.executable, "-m", "vortex", "serve", f"{FLOWS}:Remembering", "--set", "budget=5", "sink_blocks=1",
-        "--model-path", str(model), "--device", "cpu", "--dtype", "float32", "--mem-fraction-static", "0.3",
+        "--model-path", str(model), *DEVICE, "--mem-fraction-static", "0.3",
         "--max-total-tokens", "2048", "--context-length", str(CONTEXT), "--max-running-requests", "4",
         "--grammar-backend", "none", "--served-model-name", "tiny", *more,
     ]  # fmt: skip
@@ -86,6 +90,7 @@ def streamed(url, body) -> list[dict]:
 
 
 def test_a_streamed_completion_is_that_of_one_answer(address):
+    completion(address)  # A prompt that is found in the cache is rounded otherwise than one that is not.
     whole = completion(address)
     pieces = streamed(f"{address}/v1/completions", COMPLETION)
     assert len(pieces) > 5 and len(whole) >= 30
@@ -95,8 +100,9 @@ def test_a_streamed_completion_is_that_of_one_answer(address):
 def test_a_streamed_chat_is_that_of_one_answer(address):
     body = {"model": "tiny", "messages": [{"role": "user", "content": TEXT}], "max_tokens": 20, "temperature": 0,
             "ignore_eos": True}  # fmt: skip
-    with post(f"{address}/v1/chat/completions", body) as answer:
-        whole = json.loads(answer.read())["choices"][0]["message"]["content"]
+    for _ in range(2):
+        with post(f"{address}/v1/chat/completions", body) as answer:
+            whole = json.loads(answer.read())["choices"][0]["message"]["content"]
     pieces = streamed(f"{address}/v1/chat/completions", body)
     assert "".join(piece["delta"].get("content") or "" for piece in pieces) == whole != ""
 
@@ -111,7 +117,9 @@ def test_server_information_shows_that_the_sparse_path_ran(address):
     before = counters(address)
     completion(address)
     now = counters(address)
-    assert (now["sparse"] - before["sparse"], now["dense"] - before["dense"]) == (2 * 29, 0)
+    # A step that the overlap scheduler began before it saw the end counts too.
+    assert 2 * 29 <= now["sparse"] - before["sparse"] <= 2 * (31 if GPU else 29)
+    assert now["dense"] == before["dense"]
     grown = [now["layers"][layer]["kv_bytes"] - before["layers"][layer]["kv_bytes"] for layer in (0, 1)]
     assert grown[0] == grown[1] > 0 and now["kv_bytes"] - before["kv_bytes"] == sum(grown)
 
