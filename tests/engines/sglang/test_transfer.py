@@ -10,6 +10,7 @@ from tests.engines.sglang.models import prompt, write
 from tests.engines.sglang.prefill import TRANSFER, prefilling, transferred
 from tests.engines.sglang.serving import GPU, compare_with_embedded, embedded, sparse
 from tests.engines.sglang.test_gpu import compare_with_embedded_in_bf16
+from tests.engines.sglang.test_roles import UNPINNED
 
 pytest.importorskip("nixl", reason="what transfers K and V here: pip install nixl nixl-cu13")
 pytestmark = pytest.mark.gpu if GPU else pytest.mark.slow
@@ -23,7 +24,7 @@ DECODE = {
     "max_total_tokens": 1024,
     "num_reserved_decode_tokens": 16,
     **TRANSFER,
-    **({"cuda_graph_bs_decode": [1, 4, 8]} if GPU else {}),
+    **({"cuda_graph_bs_decode": [1, 4, 8]} if GPU else UNPINNED),
 }
 """The pool holds eight requests once: those that come next get their pages."""
 
