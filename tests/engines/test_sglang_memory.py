@@ -110,15 +110,18 @@ def test_the_footprint_is_what_is_allocated(name, on_gpu):
     assert kept.per_token(16) * 16 >= kept.block
 
 
-def configurator(monkeypatch, name, decode="vortex", asked=None, draft=False):
+def configurator(monkeypatch, name, decode="vortex", asked=None, draft=False, role="null", extra=None):
     """As SGLang sizes memory, without SGLang."""
     rank = Rank(MODEL)
     monkeypatch.setattr(memory.compat, "backends", lambda server_args: ("vortex", decode))
     monkeypatch.setattr(memory.compat, "resolved", lambda server_args: server_args)
     monkeypatch.setattr(memory, "rank_of", lambda config: rank)
     monkeypatch.setattr(memory, "settings", lambda config: of(name))
+    arguments = SimpleNamespace(
+        max_running_requests=asked, disaggregation_mode=role, disaggregation_decode_extra_slots=extra
+    )
     return SimpleNamespace(
-        server_args=SimpleNamespace(max_running_requests=asked), is_draft_worker=draft, device="cpu",
+        server_args=arguments, is_draft_worker=draft, device="cpu",
         kv_cache_dtype=torch.float32, model_config=SimpleNamespace(hf_config=None, context_len=100),
     )  # fmt: skip
 
@@ -152,6 +155,14 @@ def test_state_that_does_not_fit_is_refused_with_the_figure(monkeypatch):
     gib = 4097 * kept.slot / 2**30
     assert f"{gib:.2f} GiB for 4097 requests" in str(caught.value)
     assert "--max-running-requests 1999" in str(caught.value)
+
+
+def test_a_decode_server_sets_state_aside_for_prompts_on_their_way_too(monkeypatch):
+    sized = configurator(monkeypatch, "h2o", asked=10, role="decode", extra=20)
+    _, kept = memory._footprint(sized)
+    assert memory.reserve_state(10**9, sized, 80.0) == 10**9 - 31 * kept.slot
+    with pytest.raises(StartError, match="--max-running-requests 4 or fewer"):
+        memory.reserve_state(30 * kept.slot, sized, 80.0)
 
 
 def test_a_flow_without_state_takes_nothing_from_the_pool(monkeypatch):

@@ -43,6 +43,7 @@ class Generated:
     margins   log probability by which the best token of each step leads the second
     cached    tokens of the prompt that were found in the cache
     host      of these, tokens that came back from the host
+    retracted times that its pages were taken from it
     """
 
     tokens: tuple[int, ...]
@@ -50,6 +51,7 @@ class Generated:
     margins: tuple[float, ...]
     cached: int
     host: int = 0
+    retracted: int = 0
 
 
 class Server:
@@ -66,7 +68,7 @@ class Server:
             sampling_params=[sampling(count) for count in counts],
             return_logprob=True, top_logprobs_num=2,
         )  # fmt: skip
-        return [_generated(each) for each in answers]
+        return [read_answer(each) for each in answers]
 
     def run(self, coroutine: Any) -> Any:
         """Runs a coroutine on the loop that the engine's answers arrive on."""
@@ -129,7 +131,7 @@ def sampling(tokens: int) -> dict[str, Any]:
     return {"temperature": 0.0, "max_new_tokens": tokens, "ignore_eos": True}
 
 
-def _generated(answer: Mapping[str, Any]) -> Generated:
+def read_answer(answer: Mapping[str, Any]) -> Generated:
     info = answer["meta_info"]
     chosen, best = info["output_token_logprobs"], info["output_top_logprobs"]
     return Generated(
@@ -138,6 +140,7 @@ def _generated(answer: Mapping[str, Any]) -> Generated:
         tuple(first[0] - second[0] for first, second in best),
         info["cached_tokens"],
         (info.get("cached_tokens_details") or {}).get("host", 0),
+        info.get("num_retractions", 0),
     )
 
 

@@ -73,6 +73,11 @@ def add_entry_bytes(cell: int, pool: Any, configurator: Any, layers: int) -> int
     return cell + kept.per_token(runner.block_size)
 
 
+def waiting(arguments: Any) -> int:
+    """Requests that a decode server holds beside those that run: their prompts are being transferred."""
+    return arguments.disaggregation_decode_extra_slots or 0 if arguments.disaggregation_mode == "decode" else 0
+
+
 def reserve_state(available: int, configurator: Any, *args: Any, **named: Any) -> int | None:
     """After `_profile_available_bytes`: what is left for the pool when the requests' state is set aside."""
     if not serves(configurator):
@@ -80,10 +85,11 @@ def reserve_state(available: int, configurator: Any, *args: Any, **named: Any) -
     runner, kept = _footprint(configurator)
     if not kept.slot:
         return None
-    asked = compat.resolved(configurator.server_args).max_running_requests
-    slots = (asked or MOST_REQUESTS) + 1
+    arguments = compat.resolved(configurator.server_args)
+    requests = arguments.max_running_requests or MOST_REQUESTS
+    slots = requests + waiting(arguments) + 1
     if slots * kept.slot >= available:
-        fitting = max(available // 2 // kept.slot - 1, 0)
+        fitting = max((available // 2 // kept.slot - 1) * requests // (slots - 1), 0)
         raise StartError(
             "state-memory", flow=runner.program.name, gib=f"{slots * kept.slot / 2**30:.2f}", slots=slots,
             kib=f"{kept.slot / 2**10:.0f}", available=f"{available / 2**30:.2f}", fitting=fitting,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -11,6 +12,16 @@ def register() -> None:
     scheduler = sys.modules.get("sglang.srt.managers.scheduler")
     if scheduler is not None:
         scheduler.Scheduler.vortex_probe = vortex_probe
+    if "SGLANG_USE_CPU_ENGINE" in os.environ and "VORTEX_PROBE_TRANSFERS" in os.environ:
+        transfer_host_memory()
+
+
+def transfer_host_memory() -> None:
+    """SGLang takes what it transfers by NIXL to lie in a GPU's memory, unless it is told otherwise."""
+    from sglang.srt.disaggregation.nixl import conn
+
+    check = conn._normalize_kv_mem_kinds
+    conn._normalize_kv_mem_kinds = lambda kinds, count: check(["DRAM"] * count, count)
 
 
 def vortex_probe(scheduler: Any, path: str) -> None:
@@ -43,7 +54,7 @@ def free(scheduler: Any) -> dict[str, int]:
         "tokens": allocator.available_size() + cached,
         "all_tokens": scheduler.max_total_num_tokens,
         "rows": pool.available_size(),
-        "all_rows": pool.size,
+        "all_rows": len(pool.req_to_token) - 1,  # the first is nobody's
     }
 
 

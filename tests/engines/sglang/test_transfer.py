@@ -1,0 +1,93 @@
+"""Prompts that another server read: their K and V arrive by NIXL, and decode steps here select among them.
+
+On a CPU: python -m pytest tests/engines/sglang/test_transfer.py -m slow; on a GPU: with -m gpu.
+"""
+
+import pytest
+import torch
+
+from tests.engines.sglang.models import prompt, write
+from tests.engines.sglang.prefill import TRANSFER, prefilling, transferred
+from tests.engines.sglang.serving import GPU, compare_with_embedded, embedded, sparse
+from tests.engines.sglang.test_gpu import compare_with_embedded_in_bf16
+from tests.engines.sglang.test_roles import UNPINNED
+
+pytest.importorskip("nixl", reason="what transfers K and V here: pip install nixl nixl-cu13")
+pytestmark = pytest.mark.gpu if GPU else pytest.mark.slow
+
+LENGTHS = (1, 8, 9, 17, 64, 65, 130, 300)
+"""Around blocks of 8, pages of 16 and chunks of 64."""
+
+TOKENS = 24 if GPU else 12
+DECODE = {
+    "disaggregation_mode": "decode",
+    "max_total_tokens": 1024,
+    "num_reserved_decode_tokens": 16,
+    **TRANSFER,
+    **({"cuda_graph_bs_decode": [1, 4, 8]} if GPU else UNPINNED),
+}
+"""The pool holds eight requests once: those that come next get their pages."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    sizes = {"head_dim": 128, "dtype": torch.bfloat16} if GPU else {}
+    return write(tmp_path_factory.mktemp("qwen3"), **sizes)
+
+
+@pytest.fixture(scope="module")
+def engine(model):
+    return embedded(model, "Remembering")
+
+
+@pytest.fixture(scope="module")
+def servers(model, tmp_path_factory):
+    log = tmp_path_factory.mktemp("log") / "prefill.log"
+    with prefilling(model, log) as prefill, sparse(model, "Remembering", **DECODE) as decode:
+        prefill.wait()
+        yield prefill, decode
+
+
+def same(engine, ids, generated):
+    if GPU:
+        compare_with_embedded_in_bf16(engine, ids, generated)
+    else:
+        compare_with_embedded(engine, ids, generated, 1e-4)
+
+
+def nothing_wrong(server, tmp_path):
+    """What the idle server holds: entries are those of what lies in the pool, and nothing is left behind."""
+    found = server.probe(tmp_path)
+    assert found["wrong"] == [] and found["reads"]["sparse"] > 0
+    assert (found["tokens"], found["rows"]) == (found["all_tokens"], found["all_rows"])
+    return found
+
+
+def test_transferred_prompts_decode_as_the_embedded_engine(servers, engine, tmp_path):
+    prefill, decode = servers
+    first = [prompt(length, 70) for length in LENGTHS]
+    # The last three begin as earlier ones did: these pages are sent before the rest of the prompt was read.
+    again = [[*first[-1][:100], *prompt(60, 72)], [*first[-2][:96], *prompt(1, 73)], first[-3]]
+    for room, prompts in ((100, first), (200, [*(prompt(length, 71) for length in LENGTHS[:5]), *again])):
+        answers = transferred(prefill, decode, prompts, TOKENS, room)
+        for ids, generated in zip(prompts, answers, strict=True):
+            assert len(generated.tokens) == TOKENS
+            same(engine, ids, generated)
+        finished = sum((len(ids) + TOKENS - 2) // 8 for ids in prompts)
+        assert nothing_wrong(decode, tmp_path)["valid"] >= finished
+    assert [each.cached for each in answers[-3:]] == [96, 96, 64]
+
+
+def test_pages_that_a_retracted_request_gets_back(servers, engine, tmp_path):
+    prefill, decode = servers
+    # Eight requests that need 1,400 tokens together in a pool of 1,024. SGLang keeps K and V of those that lose
+    # their pages on the host, and puts them into others; their state begins anew.
+    prompts, tokens = [prompt(100, seed) for seed in range(80, 88)], 75
+    answers = transferred(prefill, decode, prompts, tokens, 300)
+    assert all(len(generated.tokens) == tokens for generated in answers)
+    assert any(generated.retracted for generated in answers)
+    nothing_wrong(decode, tmp_path)
+    kept = [each for each in zip(prompts, answers, strict=True) if not each[1].retracted]
+    assert kept
+    for ids, generated in kept[:2]:
+        same(engine, ids, generated)
