@@ -25,6 +25,7 @@ class Launch:
     bins    of a histogram, at most 1,024
     keep    lanes that reach the floor and are selected from; 0: no floor, all lanes are selected from
     maxima  groups in a run of lanes whose maxima give the floor
+    short   rows of up to so many scores are selected from a tile of as many lanes, without a floor; 0: none are
     registers  most of a thread, so that more thread blocks share a multiprocessor (None: Triton's choice)
     """
 
@@ -34,12 +35,20 @@ class Launch:
     keep: int = 0
     maxima: int = 1
     registers: int | None = None
+    short: int = 0
 
     def __post_init__(self) -> None:
-        if self.each not in EACH or not 32 <= self.bins <= LARGEST_BINS or self.keep > LARGEST_KEEP:
+        sizes = 32 <= self.bins <= LARGEST_BINS and self.keep <= LARGEST_KEEP
+        if self.each not in EACH or not sizes or (self.short and self.short_each not in EACH):
             raise ValueError(
-                f"each: one of {EACH}; bins: 32 to {LARGEST_BINS}; keep: at most {LARGEST_KEEP}; got {self}"
+                f"each: one of {EACH}; bins: 32 to {LARGEST_BINS}; keep: at most {LARGEST_KEEP}; short: 0, or one of "
+                f"{EACH} for each thread; got {self}"
             )
+
+    @property
+    def short_each(self) -> int:
+        """Neighbouring lanes of a thread in the tile of short rows."""
+        return self.short // (32 * self.warps)
 
 
 @dataclass(frozen=True)
@@ -155,7 +164,9 @@ def finish_warps(keep: int) -> int:
 
 
 def fitted(launch: Launch, length: int, most: int) -> Launch:
-    """The launch with a tile that holds the row, and without a floor where so many maxima or lanes do not exist."""
+    """The launch with a tile that holds the row, and without a floor where so many maxima or lanes do not exist, or a
+    tile of short rows where none are shorter."""
     lanes = max(power(length), 32 * launch.warps * launch.each)
     keeps = launch.keep >= max(most, 32 * launch.warps) and lanes // launch.each * launch.maxima >= most
-    return replace(launch, keep=launch.keep if keeps else 0)
+    shorter = launch.short < length
+    return replace(launch, keep=launch.keep if keeps else 0, short=launch.short if shorter else 0)
