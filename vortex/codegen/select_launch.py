@@ -38,8 +38,9 @@ class Launch:
     short: int = 0
 
     def __post_init__(self) -> None:
-        sizes = 32 <= self.bins <= LARGEST_BINS and self.keep <= LARGEST_KEEP
-        if self.each not in EACH or not sizes or (self.short and self.short_each not in EACH):
+        fits = 32 <= self.bins <= LARGEST_BINS and self.keep <= LARGEST_KEEP
+        short = self.short in (0, *(32 * self.warps * each for each in EACH))
+        if self.each not in EACH or not fits or not short:
             raise ValueError(
                 f"each: one of {EACH}; bins: 32 to {LARGEST_BINS}; keep: at most {LARGEST_KEEP}; short: 0, or one of "
                 f"{EACH} for each thread; got {self}"
@@ -97,19 +98,19 @@ LAUNCHES: tuple[tuple[int, int, int, Launch], ...] = (
     (512, ANY, ANY, Launch(4, 4, 128)),
     (1024, 64, ANY, Launch(4, 8, 128, keep=128)),
     (1024, ANY, ANY, Launch(4, 8, 128)),
-    (2048, 128, ANY, Launch(8, 8, 256, keep=256)),
-    (2048, 256, ANY, Launch(8, 8, 256, keep=512, maxima=2)),
-    (2048, ANY, ANY, Launch(8, 8, 256)),
-    (4096, 128, ANY, Launch(8, 16, 256, keep=256)),
-    (4096, 512, ANY, Launch(8, 16, 256, keep=1024, maxima=4)),
-    (4096, ANY, ANY, Launch(16, 8, 512)),
-    (8192, 128, FEW_ROWS, Launch(8, 16, 128, keep=256)),
-    (8192, 128, ANY, Launch(8, 16, 256, keep=256)),
-    (8192, 256, ANY, Launch(8, 16, 256, keep=512)),
-    (8192, 512, FEW_ROWS, Launch(8, 16, 512, keep=1024, maxima=4)),
-    (8192, 512, ANY, Launch(8, 16, 256, keep=1024, maxima=2)),
-    (8192, 1024, ANY, Launch(8, 16, 256, keep=2048, maxima=4)),
-    (8192, ANY, ANY, Launch(16, 16, 512)),
+    (2048, 128, ANY, Launch(8, 8, 256, keep=256, short=1024)),
+    (2048, 256, ANY, Launch(8, 8, 256, keep=512, maxima=2, short=1024)),
+    (2048, ANY, ANY, Launch(8, 8, 256, short=1024)),
+    (4096, 128, ANY, Launch(8, 16, 256, keep=256, short=2048)),
+    (4096, 512, ANY, Launch(8, 16, 256, keep=1024, maxima=4, short=2048)),
+    (4096, ANY, ANY, Launch(16, 8, 512, short=2048)),
+    (8192, 128, FEW_ROWS, Launch(8, 16, 128, keep=256, short=2048)),
+    (8192, 128, ANY, Launch(8, 16, 256, keep=256, short=2048)),
+    (8192, 256, ANY, Launch(8, 16, 256, keep=512, short=2048)),
+    (8192, 512, FEW_ROWS, Launch(8, 16, 512, keep=1024, maxima=4, short=2048)),
+    (8192, 512, ANY, Launch(8, 16, 256, keep=1024, maxima=2, short=2048)),
+    (8192, 1024, ANY, Launch(8, 16, 256, keep=2048, maxima=4, short=2048)),
+    (8192, ANY, ANY, Launch(16, 16, 512, short=2048)),
 )
 
 
