@@ -3,6 +3,7 @@
 Without a GPU they run in Triton's interpreter on small shapes that cover all pairs of sizes and layouts.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from tests.codegen.comparison import Comparison, Setup
 from tests.codegen.shapes import edge_lengths, pairwise
 from tests.vtensor.support import flow, traced
 from tests.vtensor.test_batched_alone import USES, body
+from vortex.codegen.compiled import CompiledFlow, Options
+from vortex.codegen.steps import Kernel
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 
@@ -73,6 +76,28 @@ def test_algorithm(number):
 def test_algorithm_in_other_shapes(number, turn):
     shape = SHAPES[(number + 11 * turn) % len(SHAPES)]
     check(algorithm(ALGORITHMS[number], shape, number + 101 * turn, kv_heads=2, budget=5))
+
+
+@pytest.mark.parametrize("name", ["quest", "coarse_to_fine", "h2o"])
+@pytest.mark.parametrize("workers", [1, 8, 64])
+def test_memory_for_longer_requests_than_there_are(name, workers):
+    """Chunks that no request has, with fewer thread blocks than listed chunks, with more, and without a list."""
+    path = next(path for path in ALGORITHMS if path.stem == name)
+    program = traced(path, 2, 2, 64, 1, block_size=1, budget=5, dense_layers="", sink_blocks=1)
+    made = Comparison(program, [90, 1, 0, 40], Setup(layers=1, form="split"), workers)
+    built = made.flow.built
+    schedules = {
+        number: replace(built.of_step(number).schedule, tile=16, workers=workers)
+        for number, step in enumerate(built.plan.steps)
+        if isinstance(step, Kernel) and step.kind == "map"
+    }
+    made.flow = CompiledFlow(program, Options("fp32"), form="split", schedules=schedules)
+    made.memory = made.flow.allocate(layers=1, pool_blocks=made.pages, slots=5, max_blocks=made.memory.max_blocks,
+                                     heads=made.heads, device=made.device)  # fmt: skip
+    for lengths in ([90, 1, 0, 40], [3, 18, 0, 1], [0, 0, 0, 17]):
+        made.restart(lengths, workers)
+        made.run()
+    check(made)
 
 
 @pytest.mark.parametrize("op", sorted(USES))

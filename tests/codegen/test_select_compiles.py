@@ -34,7 +34,8 @@ def kernels():
         threads = 32 * fits.warps
         lanes = max(power(length), threads * fits.each)
         options = {} if fits.registers is None else {"maxnreg": fits.registers}
-        sizes = dict(THREADS=lanes // fits.each, EACH=fits.each, BINS=fits.bins, KEEP=fits.keep, MAXIMA=fits.maxima)
+        sizes = dict(THREADS=lanes // fits.each, EACH=fits.each, BINS=fits.bins, KEEP=fits.keep, MAXIMA=fits.maxima,
+                     SHORT=fits.short, SHORT_EACH=fits.short_each)
         yield load_template("select.py.jinja").select_rows, sizes, {"num_warps": fits.warps, **options}
         return
     long, rows = load_template("select_long.py.jinja"), LongRows(launch, 8, length, "cpu")

@@ -57,6 +57,35 @@ def test_no_kernel_waits_inside_a_loop(path):
         assert count or "PDL" not in source.source, f"{source.name} is told of overlap and never waits"
 
 
+def leaves(source: str) -> list[int]:
+    """Lines of waits that no thread block may reach: those under a condition which does not hold for the first."""
+    module = ast.parse(source)
+    functions = [node for node in module.body if isinstance(node, ast.FunctionDef)]
+    waiting = {each.name: each for each in functions if WAIT in map(named, calls(each))}
+    found = []
+    for branch in (node for node in ast.walk(module) if isinstance(node, ast.If)):
+        constant = isinstance(branch.test, ast.Name) and branch.test.id.isupper()
+        waits = [call.lineno for each in branch.body + branch.orelse for call in calls(each) if may_wait(call, waiting)]
+        found += [] if constant or "== 0)" in ast.unparse(branch.test).partition(" | ")[0] else waits
+    return found
+
+
+@pytest.mark.parametrize("path", ALGORITHMS, ids=lambda path: path.stem)
+def test_the_first_thread_block_waits_whatever_there_is(path):
+    """A kernel that has ended tells the next one that the kernel before it has: one thread block waited for that."""
+    program = trace_file(str(path), {}, Shape(8, 2, 64, 4)).program
+    for source in build(program, Options("bf16")).kernels:
+        assert not leaves(source.source), source.name
+
+
+@pytest.mark.parametrize(
+    ("condition", "found"), [("PDL", 0), ("(start == 0) | (start < finished)", 0), ("start < finished", 1)]
+)
+def test_a_wait_that_may_be_left_out_is_seen(condition, found):
+    source = f"def kernel(start, finished, PDL):\n    if {condition}:\n        wait_for_kernel(True)\n"
+    assert len(leaves(source)) == found
+
+
 LOOP = """
 def {name}(PDL):
     wait_for_kernel({argument})

@@ -10,8 +10,10 @@ member     position of a lane within the domain; block: its number in the reques
 pool_block id of a block in the KV pool: entries are stored by it
 CAPACITY   blocks that a row of scratch memory holds; STATE_BLOCKS: the same of a request's state
 work       for map kernels: chunks of blocks of all requests, request * CHUNKS + chunk, listed by the plan kernel;
-           without LISTED a thread block's own number is its chunk, and those beyond a request's end do nothing
-PDL        the kernel is launched while the one before it ends, and waits for it before it reads what that wrote
+           without LISTED every chunk has a thread block of its own, the first chunks of all requests first
+PDL        the kernel is launched while the one before it ends, and waits for it before it reads what that wrote.
+           A thread block without work leaves at once, but for one that waits whatever there is: a kernel that has
+           ended tells the next one that those before it have
 """
 
 import triton
@@ -35,23 +37,23 @@ def wait_for_kernel(PDL: tl.constexpr):
 
 
 @triton.jit
+def finished_blocks(length, BLOCK_SIZE: tl.constexpr):
+    return tl.where(length > 0, (length - 1) // BLOCK_SIZE, -1)
+
+
+@triton.jit
 def chunk_of_map_0(
-    packed, lengths, page_table, page_stride, slots,
+    request, start, finished, page_table, page_stride, slots,
     entry_0,
     input_0,
     stride_0,
     stride_1,
     buffer_0,
-    HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCKS_PER_PAGE: tl.constexpr,
-    CAPACITY: tl.constexpr, STATE_BLOCKS: tl.constexpr, CHUNKS: tl.constexpr,
+    HEADS: tl.constexpr, BLOCKS_PER_PAGE: tl.constexpr, CAPACITY: tl.constexpr, STATE_BLOCKS: tl.constexpr,
     TILE: tl.constexpr, WAIT: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(0)
-    request = packed // CHUNKS
-    start = (packed % CHUNKS) * TILE
     row = request * HEADS + head
-    length = tl.load(lengths + request)
-    finished = tl.where(length > 0, (length - 1) // BLOCK_SIZE, -1)
     pages = page_table + request.to(tl.int64) * page_stride
     block = start + tl.arange(0, TILE)
     member = block
@@ -95,31 +97,40 @@ def map_0(
     TILE: tl.constexpr, LISTED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     if LISTED:
+        first = tl.program_id(1)
         # Listed chunks are loaded beside their number, not after it: every dependent load costs the same again.
         count = tl.load(work_count)
-        packed = tl.load(work + tl.program_id(1))
+        packed = tl.load(work + first)
         # Not in the loop: the compiler loads for the first turn of a loop before it enters it.
-        wait_for_kernel(PDL)
-        for item in range(tl.program_id(1), count, tl.num_programs(1)):
+        if (first == 0) | (first < count):
+            wait_for_kernel(PDL)
+        for item in range(first, count, tl.num_programs(1)):
             following = item + tl.num_programs(1)
             upcoming = tl.load(work + following, mask=following < count, other=0)
+            request = packed // CHUNKS
+            start = (packed % CHUNKS) * TILE
+            finished = finished_blocks(tl.load(lengths + request), BLOCK_SIZE)
             chunk_of_map_0(
-                packed, lengths, page_table, page_stride, slots,
+                request, start, finished, page_table, page_stride, slots,
                 entry_0,
                 input_0,
                 stride_0,
                 stride_1,
                 buffer_0,
-                HEADS, BLOCK_SIZE, BLOCKS_PER_PAGE, CAPACITY, STATE_BLOCKS, CHUNKS, TILE, False,
+                HEADS, BLOCKS_PER_PAGE, CAPACITY, STATE_BLOCKS, TILE, False,
             )  # fmt: skip
             packed = upcoming
     else:
-        chunk_of_map_0(
-            tl.program_id(1), lengths, page_table, page_stride, slots,
-            entry_0,
-            input_0,
-            stride_0,
-            stride_1,
-            buffer_0,
-            HEADS, BLOCK_SIZE, BLOCKS_PER_PAGE, CAPACITY, STATE_BLOCKS, CHUNKS, TILE, PDL,
-        )  # fmt: skip
+        request = tl.program_id(1)
+        start = tl.program_id(2) * TILE
+        finished = finished_blocks(tl.load(lengths + request), BLOCK_SIZE)
+        if (start == 0) | (start < finished):
+            chunk_of_map_0(
+                request, start, finished, page_table, page_stride, slots,
+                entry_0,
+                input_0,
+                stride_0,
+                stride_1,
+                buffer_0,
+                HEADS, BLOCKS_PER_PAGE, CAPACITY, STATE_BLOCKS, TILE, PDL,
+            )  # fmt: skip

@@ -10,8 +10,10 @@ member     position of a lane within the domain; block: its number in the reques
 pool_block id of a block in the KV pool: entries are stored by it
 CAPACITY   blocks that a row of scratch memory holds; STATE_BLOCKS: the same of a request's state
 work       for map kernels: chunks of blocks of all requests, request * CHUNKS + chunk, listed by the plan kernel;
-           without LISTED a thread block's own number is its chunk, and those beyond a request's end do nothing
-PDL        the kernel is launched while the one before it ends, and waits for it before it reads what that wrote
+           without LISTED every chunk has a thread block of its own, the first chunks of all requests first
+PDL        the kernel is launched while the one before it ends, and waits for it before it reads what that wrote.
+           A thread block without work leaves at once, but for one that waits whatever there is: a kernel that has
+           ended tells the next one that those before it have
 """
 
 import triton
@@ -25,6 +27,11 @@ def wait_for_kernel(PDL: tl.constexpr):
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
+def finished_blocks(length, BLOCK_SIZE: tl.constexpr):
+    return tl.where(length > 0, (length - 1) // BLOCK_SIZE, -1)
 
 
 @triton.jit
@@ -42,7 +49,7 @@ def row_1(
     request = tl.program_id(1)
     row = request * HEADS + head
     length = tl.load(lengths + request)
-    finished = tl.where(length > 0, (length - 1) // BLOCK_SIZE, -1)
+    finished = finished_blocks(length, BLOCK_SIZE)
     pages = page_table + request.to(tl.int64) * page_stride
     wait_for_kernel(PDL)
     if length > 0:

@@ -283,10 +283,10 @@ class CompiledFlow:
             # Thread blocks that all fit at once, and another round, need no list of chunks.
             workers = max(source.schedule.workers * multiprocessors(batch.lengths) // heads, 1)
             listed = batch.requests * chunks > workers
-            grid = (heads, min(batch.requests * chunks, workers))
+            grid = (heads, workers) if listed else (heads, batch.requests, chunks)
         else:
             chunks = -(-space.sets[step.passes[0].domain].width // tile)
-            grid = (heads, batch.requests * chunks)
+            grid = (heads, batch.requests, chunks)
         values = self.kernels.values(source, storage, layer, q, pool, space)
         launch = {} if space.fresh else self.launch
         space.fresh = False

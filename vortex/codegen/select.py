@@ -237,7 +237,7 @@ class Selector:
         load_template("select.py.jinja").select_rows[(self.rows,)](
             scores, scores.stride(0), self.config.capacity, *budget, bound, *outputs,
             THREADS=lanes // launch.each, EACH=launch.each, BINS=launch.bins, KEEP=keep, MAXIMA=launch.maxima,
-            num_warps=launch.warps, **limit, **row,
+            SHORT=launch.short, SHORT_EACH=launch.short_each, num_warps=launch.warps, **limit, **row,
         )  # fmt: skip
 
     def _check(

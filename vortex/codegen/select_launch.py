@@ -25,6 +25,7 @@ class Launch:
     bins    of a histogram, at most 1,024
     keep    lanes that reach the floor and are selected from; 0: no floor, all lanes are selected from
     maxima  groups in a run of lanes whose maxima give the floor
+    short   rows of up to so many scores are selected from a tile of as many lanes, without a floor; 0: none are
     registers  most of a thread, so that more thread blocks share a multiprocessor (None: Triton's choice)
     """
 
@@ -34,12 +35,21 @@ class Launch:
     keep: int = 0
     maxima: int = 1
     registers: int | None = None
+    short: int = 0
 
     def __post_init__(self) -> None:
-        if self.each not in EACH or not 32 <= self.bins <= LARGEST_BINS or self.keep > LARGEST_KEEP:
+        fits = 32 <= self.bins <= LARGEST_BINS and self.keep <= LARGEST_KEEP
+        short = self.short in (0, *(32 * self.warps * each for each in EACH))
+        if self.each not in EACH or not fits or not short:
             raise ValueError(
-                f"each: one of {EACH}; bins: 32 to {LARGEST_BINS}; keep: at most {LARGEST_KEEP}; got {self}"
+                f"each: one of {EACH}; bins: 32 to {LARGEST_BINS}; keep: at most {LARGEST_KEEP}; short: 0, or one of "
+                f"{EACH} for each thread; got {self}"
             )
+
+    @property
+    def short_each(self) -> int:
+        """Neighbouring lanes of a thread in the tile of short rows."""
+        return self.short // (32 * self.warps)
 
 
 @dataclass(frozen=True)
@@ -88,19 +98,19 @@ LAUNCHES: tuple[tuple[int, int, int, Launch], ...] = (
     (512, ANY, ANY, Launch(4, 4, 128)),
     (1024, 64, ANY, Launch(4, 8, 128, keep=128)),
     (1024, ANY, ANY, Launch(4, 8, 128)),
-    (2048, 128, ANY, Launch(8, 8, 256, keep=256)),
-    (2048, 256, ANY, Launch(8, 8, 256, keep=512, maxima=2)),
-    (2048, ANY, ANY, Launch(8, 8, 256)),
-    (4096, 128, ANY, Launch(8, 16, 256, keep=256)),
-    (4096, 512, ANY, Launch(8, 16, 256, keep=1024, maxima=4)),
-    (4096, ANY, ANY, Launch(16, 8, 512)),
-    (8192, 128, FEW_ROWS, Launch(8, 16, 128, keep=256)),
-    (8192, 128, ANY, Launch(8, 16, 256, keep=256)),
-    (8192, 256, ANY, Launch(8, 16, 256, keep=512)),
-    (8192, 512, FEW_ROWS, Launch(8, 16, 512, keep=1024, maxima=4)),
-    (8192, 512, ANY, Launch(8, 16, 256, keep=1024, maxima=2)),
-    (8192, 1024, ANY, Launch(8, 16, 256, keep=2048, maxima=4)),
-    (8192, ANY, ANY, Launch(16, 16, 512)),
+    (2048, 128, ANY, Launch(8, 8, 256, keep=256, short=1024)),
+    (2048, 256, ANY, Launch(8, 8, 256, keep=512, maxima=2, short=1024)),
+    (2048, ANY, ANY, Launch(8, 8, 256, short=1024)),
+    (4096, 128, ANY, Launch(8, 16, 256, keep=256, short=2048)),
+    (4096, 512, ANY, Launch(8, 16, 256, keep=1024, maxima=4, short=2048)),
+    (4096, ANY, ANY, Launch(16, 8, 512, short=2048)),
+    (8192, 128, FEW_ROWS, Launch(8, 16, 128, keep=256, short=2048)),
+    (8192, 128, ANY, Launch(8, 16, 256, keep=256, short=2048)),
+    (8192, 256, ANY, Launch(8, 16, 256, keep=512, short=2048)),
+    (8192, 512, FEW_ROWS, Launch(8, 16, 512, keep=1024, maxima=4, short=2048)),
+    (8192, 512, ANY, Launch(8, 16, 256, keep=1024, maxima=2, short=2048)),
+    (8192, 1024, ANY, Launch(8, 16, 256, keep=2048, maxima=4, short=2048)),
+    (8192, ANY, ANY, Launch(16, 16, 512, short=2048)),
 )
 
 
@@ -155,7 +165,9 @@ def finish_warps(keep: int) -> int:
 
 
 def fitted(launch: Launch, length: int, most: int) -> Launch:
-    """The launch with a tile that holds the row, and without a floor where so many maxima or lanes do not exist."""
+    """The launch with a tile that holds the row, and without a floor where so many maxima or lanes do not exist, or a
+    tile of short rows where none are shorter."""
     lanes = max(power(length), 32 * launch.warps * launch.each)
     keeps = launch.keep >= max(most, 32 * launch.warps) and lanes // launch.each * launch.maxima >= most
-    return replace(launch, keep=launch.keep if keeps else 0)
+    shorter = launch.short < length
+    return replace(launch, keep=launch.keep if keeps else 0, short=launch.short if shorter else 0)
