@@ -61,8 +61,12 @@ test-sglang: $(SGLANG)/.installed $(SGLANG)/0.5.16/.installed
 		$(SGLANG_TESTS)/test_contract.py $(SGLANG_TESTS)/test_refusals.py $(SGLANG_TESTS)/test_sparse.py \
 		$(SGLANG_TESTS)/test_roles.py
 
-test-sglang-full: $(SGLANG)/.installed
+test-sglang-full: $(SGLANG)/.installed $(SGLANG)/0.5.16/.installed
+	# What transfers K and V from one server to another: 60 MB that no other test needs.
+	$(SGLANG)/bin/python -m pip install --quiet --no-deps nixl==1.5.2 nixl-cu13==1.5.1
 	$(SGLANG)/bin/python -m pytest $(SGLANG_TESTS) -m "not gpu"
+	PYTHONPATH=$(CURDIR)/$(SGLANG)/0.5.16 TRITON_INTERPRET=1 $(SGLANG)/bin/python -m pytest \
+		$(SGLANG_TESTS)/test_transfer.py -m slow
 
 clean:
 	rm -rf $(VENV) $(SGLANG) build *.egg-info

@@ -40,11 +40,9 @@ def decode_role(server: Server, tmp_path) -> None:
     assert found["reads"]["sparse"] > 0 and found["tokens"] == found["all_tokens"]
 
 
-UNPINNED = {"disaggregation_decode_retraction_backup": "cpu_tensor"}
+OLDEST = compat.installed_version() == "0.5.16"
+UNPINNED = {} if OLDEST else {"disaggregation_decode_retraction_backup": "cpu_tensor"}
 """0.5.23 would otherwise pin host memory for this role, which takes CUDA."""
-
-if compat.installed_version() == "0.5.16":
-    UNPINNED = {}
 
 ROLE = {"disaggregation_mode": "decode", "disaggregation_transfer_backend": "fake"}
 

@@ -91,3 +91,21 @@ def test_pages_that_a_retracted_request_gets_back(servers, engine, tmp_path):
     assert kept
     for ids, generated in kept[:2]:
         same(engine, ids, generated)
+
+
+def test_a_prefix_that_the_decode_server_has_is_not_sent_again(model, engine, tmp_path):
+    given = {**DECODE, "disaggregation_decode_enable_radix_cache": True}
+    with prefilling(model, tmp_path / "log") as prefill, sparse(model, "Remembering", **given) as decode:
+        prefill.wait()
+        start = prompt(200, 90)
+        (first,) = transferred(prefill, decode, [start], TOKENS, 100)
+        same(engine, start, first)
+        begun = [[*start[:length], *prompt(30, length)] for length in (64, 100, 192)]
+        answers = transferred(prefill, decode, begun, TOKENS, 200)
+        assert [each.cached for each in answers] == [64, 96, 192]
+        for ids, generated in zip(begun, answers, strict=True):
+            same(engine, ids, generated)
+        # K and V of what was generated come from sparse steps: the decode server alone has them.
+        (last,) = transferred(prefill, decode, [[*start, *first.tokens, *prompt(20, 91)]], TOKENS, 300)
+        assert last.cached == (len(start) + TOKENS - 1) // 16 * 16
+        nothing_wrong(decode, tmp_path)

@@ -75,7 +75,9 @@ def add_entry_bytes(cell: int, pool: Any, configurator: Any, layers: int) -> int
 
 def waiting(arguments: Any) -> int:
     """Requests that a decode server holds beside those that run: their prompts are being transferred."""
-    return arguments.disaggregation_decode_extra_slots or 0 if arguments.disaggregation_mode == "decode" else 0
+    if arguments.disaggregation_mode != "decode":
+        return 0
+    return arguments.disaggregation_decode_extra_slots or 0
 
 
 def reserve_state(available: int, configurator: Any, *args: Any, **named: Any) -> int | None:
