@@ -17,7 +17,7 @@ INTRODUCTION = """# Algorithms
 Generated from `algorithms/` and `benchmarks/results/recall.json` by `python -m docs.generate`.
 
 {count} published methods, one a file, each tested against an oracle written from its paper. `vortex algorithms` lists
-them in a terminal; `vortex run algorithms/quest.py` decodes with one.
+them in a terminal; `vortex run quest` decodes with one.
 
 *Bytes*: entries stored for each token and KV head (KV in bf16, head dimension 128, where K itself has 256).
 *Kernels*: of each layer in a decode step to select blocks, a selection counted as one (long rows take it in several

@@ -2,7 +2,7 @@
 
 VORTEX_CACHE_DIR    folder for everything Vortex keeps, an absolute path (default: the user's cache folder)
 VORTEX_CACHE_LIMIT  most that generated kernels may take, in bytes or with KiB, MiB or GiB (default: 512 MiB)
-VORTEX_ALGORITHM    the algorithm that a serving engine decodes with: a path, or `file.py:Name`
+VORTEX_ALGORITHM    the algorithm that a serving engine decodes with: a path, `file.py:Name`, or a shipped name
 VORTEX_SET          its hyper-parameters, `key=value` separated by spaces; quotes keep a value with spaces together
 """
 
@@ -31,7 +31,7 @@ class Settings:
 
     cache_dir    root of the cache
     cache_limit  bytes of generated kernels that are kept
-    algorithm    `file.py` or `file.py:Name` for serving, as it was given
+    algorithm    what names the algorithm for serving, as it was given
     values       hyper-parameters for serving
     """
 

@@ -6,16 +6,17 @@ import sys
 
 import pytest
 
-from vortex.cli.algorithms import describe, folder
+from vortex.cli.algorithms import describe
 from vortex.codegen.build import build
 from vortex.dsl.load import trace_file
+from vortex.dsl.target import folder
 
 
 def test_every_file_is_listed_with_its_first_line(vortex):
     result = vortex("algorithms")
     assert result.exit_code == 0
     files = sorted(folder().glob("*.py"))
-    assert result.stdout.startswith(f"{len(files)} algorithms in {folder()}\n")
+    assert result.stdout.startswith(f"{len(files)} algorithms in {folder()}; a name stands for its file: ")
     for path in files:
         (row,) = [line for line in result.stdout.splitlines() if line.startswith(f"{path.stem} ")]
         assert row.endswith(path.read_text(encoding="utf-8").split("\n")[0].removeprefix('"""'))
@@ -39,7 +40,7 @@ def test_kernels_are_those_that_are_built(name):
 
 def test_listing_needs_no_torch():
     code = (
-        "import sys; from vortex.cli.algorithms import describe, folder\n"
+        "import sys; from vortex.cli.algorithms import describe; from vortex.dsl.target import folder\n"
         "for path in folder().glob('*.py'): describe(path)\n"
         "assert 'torch' not in sys.modules and 'triton' not in sys.modules"
     )
@@ -47,7 +48,6 @@ def test_listing_needs_no_torch():
 
 
 def test_a_missing_folder_is_told(vortex, monkeypatch, tmp_path):
-    monkeypatch.setattr("vortex.cli.algorithms.vortex.__file__", str(tmp_path / "vortex" / "__init__.py"))
-    monkeypatch.setattr("vortex.cli.algorithms.sysconfig.get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr("vortex.dsl.target.places", lambda: [tmp_path / "share/vortex/algorithms"])
     result = vortex("algorithms")
     assert result.exit_code == 2 and "share/vortex/algorithms" in result.stderr

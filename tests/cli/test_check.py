@@ -122,3 +122,31 @@ def test_a_name_that_is_no_text_and_one_with_a_line_break_are_shown_on_one_line(
     for name in ("bad\udcff.py", "new\nline.py"):
         result = vortex("check", tmp_path / name)
         assert result.exit_code == 1 and "VTX005" in result.stdout
+
+
+def test_a_folder_stands_for_the_algorithm_files_in_it(vortex, flow, broken, tmp_path):
+    (tmp_path / "helper.py").write_text("raise SystemExit('not to be run')\n")
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "flow.py").write_text(flow.read_text())
+    result = vortex("check", tmp_path, "--json")
+    document = json.loads(result.stdout)
+    assert result.exit_code == 1
+    assert [each["target"] for each in document["files"]] == [str(broken), str(flow)]
+    assert {each["code"] for each in document["findings"]} == {"VTX201"}
+    assert result.stderr == f"{tmp_path}: left out, as they do not mention vFlow: helper.py\n"
+
+
+def test_a_folder_without_an_algorithm_is_bad_usage(vortex, tmp_path):
+    (tmp_path / "helper.py").write_text("WIDTH = 3\n")
+    result = vortex("check", tmp_path)
+    assert result.exit_code == 2 and "without a Python file that mentions vFlow" in " ".join(
+        result.stderr.split()
+    )
+
+
+def test_a_shipped_algorithm_is_checked_by_its_name(vortex, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    document = json.loads(vortex("check", "quest", "--json").stdout)
+    assert document["files"] == [{"target": "quest", "ok": True}]
+    refused = vortex("check", "quset")
+    assert refused.exit_code == 1 and "Did you mean quest?" in refused.stdout

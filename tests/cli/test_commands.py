@@ -51,6 +51,14 @@ def test_compile_writes_files_and_a_manifest(vortex, flow, tmp_path):
     assert manifest["source"]["sha256"] == hashlib.sha256(flow.read_bytes()).hexdigest()
 
 
+def test_compile_of_a_shipped_name_records_its_file(vortex, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert vortex("compile", "quest:Quest", "--emit", "ir", "--out", "out").exit_code == 0
+    source = json.loads(Path("out/manifest.json").read_text())["source"]
+    assert Path(source["path"]).name == "quest.py"
+    assert source["sha256"] == hashlib.sha256(Path(source["path"]).read_bytes()).hexdigest()
+
+
 def test_compile_of_a_broken_file_leaves_stdout_empty(vortex, broken):
     result = vortex("compile", broken, "--emit", "ir")
     assert (result.exit_code, result.stdout) == (1, "")

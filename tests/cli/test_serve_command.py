@@ -1,5 +1,6 @@
 """`vortex serve`: what it hands to SGLang, and what it says before SGLang is asked."""
 
+import os
 import sys
 
 import pytest
@@ -50,3 +51,15 @@ def test_without_sglang_it_says_what_to_install(vortex, flow, monkeypatch):
     result = vortex("serve", flow, "--model-path", "m")
     assert result.exit_code == 2
     assert "sglang is not installed: run `pip install 'vortex-attention[sglang]'`" in result.stderr
+
+
+@pytest.mark.parametrize(("given", "set_to"), [("simple.py", "simple.py"), ("simple.py:Simple", "simple.py:Simple"),
+                                               ("quest", "algorithms/quest.py")])  # fmt: skip
+def test_servers_get_the_path_of_the_file(vortex, flow, monkeypatch, given, set_to):
+    monkeypatch.chdir(flow.parent)
+    monkeypatch.setitem(sys.modules, "sglang", None)
+    for name in ("VORTEX_ALGORITHM", "VORTEX_SET"):
+        monkeypatch.setenv(name, "")
+    vortex("serve", given, "--model-path", "m")
+    found = os.environ["VORTEX_ALGORITHM"]
+    assert os.path.isabs(found) and found.endswith(f"/{set_to}")

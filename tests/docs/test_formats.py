@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from vortex.cli.main import app
@@ -28,6 +29,33 @@ def test_check(tmp_path):
     assert set(document) == fields("vortex check FILE")
     assert set(document["findings"][0]) == fields("A finding:")
     assert set(document["files"][0]) == {"target", "ok"}
+
+
+WRONG = (["check"], ["run"], ["bench", "--batch", "1", "--context", "4096"])
+
+
+@pytest.mark.parametrize("command", WRONG, ids=lambda words: words[0])
+@pytest.mark.parametrize(
+    ("target", "setting", "status"), [("missing.py", "budget=64", 1), (QUEST, "bugdet=64", 2)]
+)
+def test_what_is_wrong_with_a_file_or_a_setting_is_the_same_document(command, target, setting, status):
+    result = invoke(*command, target, "--set", setting, "--json")
+    document = json.loads(result.stdout)
+    assert (result.exit_code, result.stderr) == (status, "")
+    assert set(document) == fields("vortex check FILE")
+    assert document["files"] == [{"target": target, "ok": False}]
+    assert (
+        document["findings"]
+        == json.loads(invoke("check", target, "--set", setting, "--json").stdout)["findings"]
+    )
+
+
+@pytest.mark.parametrize("command", WRONG, ids=lambda words: words[0])
+@pytest.mark.parametrize("usage", [["--nope"], ["--set", "budget"], ["--model", "no/such.json"]])
+def test_bad_usage_leaves_stdout_empty(command, usage):
+    result = invoke(*command, QUEST, "--json", *usage)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Error" in result.stderr
 
 
 def test_run():

@@ -5,7 +5,7 @@ import pytest
 from tests.dsl.flows import SHAPE, flow_text, slugs, trace_text, traced
 from vortex.dsl.axes import BLOCK, Axis
 from vortex.dsl.ir import State
-from vortex.dsl.load import split_target, trace_file
+from vortex.dsl.load import trace_file
 from vortex.dsl.text import print_program
 
 BLOCK_TOP_K = """
@@ -398,12 +398,6 @@ def test_every_way_to_say_what_is_attended(ending, expected):
         flow_text('s = Max(c["m"] * q, dim=("head", "dim"))\n' + ending, 'c["m"] = Mean(c["k"])')
     )
     assert program.indexer.nodes[program.indexer.result].op == expected
-
-
-def test_a_file_may_be_named_with_its_flow():
-    assert split_target("a/b.py:Quest") == ("a/b.py", "Quest")
-    assert split_target("a/b.py") == ("a/b.py", None)
-    assert split_target("C:/b.py") == ("C:/b.py", None)
 
 
 def test_a_flow_may_import_a_helper_beside_its_file(tmp_path):

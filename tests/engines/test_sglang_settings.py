@@ -34,6 +34,13 @@ def test_the_environment_names_a_file_and_its_hyper_parameters():
     assert found.values == {"budget": "64", "dense_layers": "0-1"}
 
 
+def test_a_shipped_algorithm_is_named_without_its_path(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    found = settings(None, {"VORTEX_ALGORITHM": "quest:Quest"})
+    assert (found.algorithm, found.flow) == (Path(QUEST), "Quest")
+    assert settings(config({"algorithm": "quest"}), {}).algorithm == Path(QUEST)
+
+
 def test_quotes_keep_a_budget_with_spaces_together():
     found = settings(
         None, {"VORTEX_ALGORITHM": QUEST, "VORTEX_SET": "'budget=max(32, 5% * blocks)' sink_blocks=2"}

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import ast
 import json
-import sysconfig
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-import vortex
 from vortex.cli.console import fail
 from vortex.dsl.ir import Shape
+from vortex.dsl.target import folder
 
 SCHEMA_VERSION = 1
 
@@ -38,16 +37,6 @@ class Described:
     kernels: int
     state: bool
     parameters: bool
-
-
-def folder() -> Path:
-    """Where the files are: beside the package in a source tree, under share/vortex in an installation."""
-    tree = Path(vortex.__file__).resolve().parent.parent / "algorithms"
-    installed = Path(sysconfig.get_path("data")) / "share" / "vortex" / "algorithms"
-    found = next((each for each in (tree, installed) if (each / "quest.py").is_file()), None)
-    if found is None:
-        fail(f"the algorithm files are neither in {tree} nor in {installed}: install vortex-attention again")
-    return found
 
 
 def describe(path: Path) -> Described:
@@ -85,13 +74,16 @@ def docstring(path: Path) -> str:
 
 def algorithms_command(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """List the algorithms that come with Vortex, and what each stores and launches."""
-    where = folder()
+    try:
+        where = folder()
+    except FileNotFoundError as error:
+        fail(str(error))
     found = [describe(path) for path in sorted(where.glob("*.py"))]
     if as_json:
         document = {"schema_version": SCHEMA_VERSION, "algorithms": [asdict(each) for each in found]}
         typer.echo(json.dumps(document, indent=2))
         return
-    typer.echo(f"{len(found)} algorithms in {where}\n")
+    typer.echo(f"{len(found)} algorithms in {where}; a name stands for its file: `vortex run quest`\n")
     width = max(len(each.name) for each in found)
     typer.echo(f"{'':{width}}  bytes  kernels  state  (entry bytes per token and KV head, kernels per layer)")
     for each in found:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,8 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from vortex.bench.sweep import Point, Sweep, account, points, provenance, run
-from vortex.cli.console import fail, show, wide_console
-from vortex.cli.settings import MODEL_HELP, SetOption, blamed, overrides, shape_of, status
+from vortex.cli.console import fail, wide_console
+from vortex.cli.report import refuse
+from vortex.cli.settings import FILE_HELP, MODEL_HELP, SetOption, blamed, overrides, shape_of
 from vortex.dsl.check import Report, check
 from vortex.dsl.ir import Program, Shape
 
@@ -22,7 +22,7 @@ TYPES = ("bf16", "fp16", "fp32", "fp8")
 
 
 def bench_command(
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Algorithm files, or file.py:Name.")],
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help=FILE_HELP)],
     model: Annotated[str | None, typer.Option(help=MODEL_HELP, metavar="NAME|DIR")] = None,
     query_heads: Annotated[int | None, typer.Option(min=1, help="Instead of the model's.")] = None,
     kv_heads: Annotated[int | None, typer.Option(min=1, help="Instead of the model's.")] = None,
@@ -50,7 +50,7 @@ def bench_command(
         if value is not None and value not in TYPES:
             raise typer.BadParameter(f"{name} {value}: known are {', '.join(TYPES)}")
     shape = _shape(shape_of(model), query_heads, kv_heads, head_dim)
-    programs = _programs(files, overrides(settings or ()), budget, shape)
+    programs = _programs(files, overrides(settings or ()), budget, shape, as_json)
     todo = points(programs, _numbers("--batch", batch), _numbers("--context", context))
     if importlib.util.find_spec("torch") is not None:
         import torch
@@ -78,20 +78,21 @@ def _numbers(name: str, text: str) -> list[int]:
     return list(dict.fromkeys(int(part) for part in parts))
 
 
-def _programs(files: list[str], given: dict[str, str], budget: str | None, shape: Shape) -> list[Program]:
-    """One for each file and budget; findings go to stderr, errors end the command."""
+def _programs(
+    files: list[str], given: dict[str, str], budget: str | None, shape: Shape, as_json: bool
+) -> list[Program]:
+    """One for each file and budget; errors end the command."""
     budgets = [None] if budget is None else [each.strip() for each in budget.split(";")]
     found, reports = [], []
     for file in files:
         for each in budgets:
             own = given if each is None else {**given, "budget": each}
             traced = check(file, own, shape)
-            report = blamed(Report(file, traced.findings), own)
-            show([finding for finding in report.findings if traced.program is None], sys.stderr)
-            reports.append(report)
+            reports.append(blamed(Report(file, traced.findings), own))
             found.append(traced.program)
     if None in found:
-        raise typer.Exit(status(reports, {**given, "budget": budget}))
+        bad = [report for report in reports if report.errors]
+        refuse(bad, {**given, "budget": budget}, as_json)
     return [program for program in found if program is not None]
 
 

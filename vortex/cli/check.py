@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from vortex.cli.console import printable, show
-from vortex.cli.settings import MODEL_HELP, SetOption, blamed, overrides, shape_of, status
+from vortex.cli.report import document
+from vortex.cli.settings import FILE_HELP, MODEL_HELP, SetOption, blamed, overrides, shape_of, status
 from vortex.dsl.check import Report, examine
-from vortex.dsl.diagnostics import SCHEMA_VERSION
 
 
 def check_command(
     files: Annotated[
         list[str],
-        typer.Argument(metavar="FILE...", help="Algorithm files; file.py:Name chooses one of several flows."),
+        typer.Argument(metavar="FILE...", help=f"{FILE_HELP} A folder: the algorithm files in it."),
     ],
     settings: Annotated[list[str] | None, SetOption] = None,
     model: Annotated[str | None, typer.Option(help=MODEL_HELP, metavar="NAME|DIR")] = None,
@@ -30,25 +31,45 @@ def check_command(
     """
     given = overrides(settings or ())
     reports = []
-    for report in examine(files, given, shape_of(model)):
+    for report in examine(_expanded(files), given, shape_of(model)):
         reports.append(blamed(report, given))
         if report.printed:
             typer.echo(printable(report.printed), err=True, nl=not report.printed.endswith("\n"))
         if not as_json:
             show(reports[-1].findings, sys.stdout)
     if as_json:
-        typer.echo(json.dumps(_document(reports), indent=2))
+        typer.echo(document(reports))
     else:
         typer.echo(_summary(reports))
     raise typer.Exit(status(reports, given))
 
 
-def _document(reports: Sequence[Report]) -> dict[str, object]:
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "files": [{"target": each.target, "ok": not each.errors} for each in reports],
-        "findings": [finding.json() for each in reports for finding in each.findings],
-    }
+def _expanded(targets: Sequence[str]) -> list[str]:
+    """Targets with a folder's algorithm files in its place: those directly in it that mention vFlow."""
+    found: list[str] = []
+    for target in targets:
+        if not os.path.isdir(target):
+            found.append(target)
+            continue
+        files = sorted(Path(target).glob("*.py"))
+        # Checking runs a file: what cannot define a flow is left alone.
+        flows = [file for file in files if b"vFlow" in _content(file)]
+        if not flows:
+            raise typer.BadParameter(f"{target} is a folder without a Python file that mentions vFlow")
+        left = [file.name for file in files if file not in flows]
+        if left:
+            typer.echo(
+                f"{target}: left out, as they do not mention vFlow: {printable(', '.join(left))}", err=True
+            )
+        found += map(str, flows)
+    return found
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b"vFlow"  # let the check say why it cannot be read
 
 
 def _summary(reports: Sequence[Report]) -> str:

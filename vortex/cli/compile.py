@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -13,12 +12,11 @@ from typing import Annotated, Any
 import typer
 
 import vortex
-from vortex.cli.console import fail, show
-from vortex.cli.settings import MODEL_HELP, SetOption, blamed, overrides, shape_of, status
+from vortex.cli.console import fail
+from vortex.cli.report import program_of
+from vortex.cli.settings import FILE_HELP, MODEL_HELP, SetOption, overrides, shape_of
 from vortex.codegen.cache import versions
-from vortex.dsl.check import Report, check
 from vortex.dsl.ir import Program
-from vortex.dsl.load import split_target
 from vortex.dsl.text import print_program
 
 SCHEMA_VERSION = 1
@@ -56,7 +54,7 @@ EMIT: dict[str, Callable[[Program], Mapping[str, str]]] = {
 
 
 def compile_command(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="An algorithm file, or file.py:Name.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help=FILE_HELP)],
     emit: Annotated[str, typer.Option(help=f"What to write: {', '.join(EMIT)}.", metavar="KIND")],
     out: Annotated[
         Path | None, typer.Option(help="Write files and a manifest here instead of to stdout.", metavar="DIR")
@@ -68,22 +66,17 @@ def compile_command(
     if emit not in EMIT:
         raise typer.BadParameter(f"--emit {emit}: known are {', '.join(EMIT)}")
     given, shape = overrides(settings or ()), shape_of(model)
-    traced = check(file, given, shape)
-    report = blamed(Report(file, traced.findings), given)
-    show(report.findings, sys.stderr)
-    if traced.program is None:
-        raise typer.Exit(status([report], given))
-    files = EMIT[emit](traced.program)
+    program = program_of(file, given, shape)
+    files = EMIT[emit](program)
     if out is None:
         typer.echo("\n".join(files.values()), nl=False)
         return
-    path = split_target(file)[0]
     manifest = {
         "schema_version": SCHEMA_VERSION,
         "vortex": vortex.__version__,
         "versions": dict(versions()),
-        "flow": traced.program.name,
-        "source": {"path": path, "sha256": _hash(Path(path).read_bytes())},
+        "flow": program.name,
+        "source": {"path": program.file, "sha256": _hash(Path(program.file).read_bytes())},
         "options": {"emit": emit, "set": given, "shape": asdict(shape)},
         "files": {name: _hash(text.encode()) for name, text in files.items()},
     }

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vortex.cli.console import coloured, fail, printable, show
+from vortex.cli.console import coloured, fail, printable
 from vortex.cli.prompt import long_prompt
-from vortex.cli.settings import SetOption, blamed, overrides, shape_of, status
-from vortex.dsl.check import Report, check
+from vortex.cli.report import program_of
+from vortex.cli.settings import FILE_HELP, SetOption, overrides, shape_of
 from vortex.dsl.ir import Program
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Comparison:
 
 
 def run_command(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="An algorithm file, or file.py:Name.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help=FILE_HELP)],
     model: Annotated[
         Path | None, typer.Option(help=f"A model's folder; without it {DEMO}.", metavar="DIR")
     ] = None,
@@ -75,24 +75,20 @@ def run_command(
     """
     given = overrides(settings or ())
     text = _prompt(prompt, prompt_file)
-    traced = check(file, given, shape_of(str(model) if model else DEMO))
-    report = blamed(Report(file, traced.findings), given)
-    show(report.findings, sys.stderr)
-    if traced.program is None:
-        raise typer.Exit(status([report], given))
+    program = program_of(file, given, shape_of(str(model) if model else DEMO), as_json)
     with _problems():
-        engine, tokens = _engine(traced.program, model, device, text, chat, max_new_tokens)
+        engine, tokens = _engine(program, model, device, text, chat, max_new_tokens)
         if not tokens:
             raise ValueError("the prompt is empty: give at least one word")
         if not as_json:
-            typer.echo(_headline(traced.program, model, len(tokens)), err=True)
+            typer.echo(_headline(program, model, len(tokens)), err=True)
             typer.echo(f"\n… {printable(text[-TAIL:].partition(' ')[2])}", err=True, nl=False)
         out = engine.generate(
             [tokens], max_new_tokens, recall_every=recall_every, on_token=None if as_json else _stream
         )
         compared = _compare(engine, tokens, out) if compare_dense else None
     if as_json:
-        typer.echo(json.dumps(_document(traced.program, model, given, out, compared), indent=2))
+        typer.echo(json.dumps(_document(program, model, given, out, compared), indent=2))
     else:
         typer.echo("\n")
         for name, value in _figures(out, compared):

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from vortex.cli.console import fail, show
-from vortex.cli.settings import SetOption, blamed, overrides, status
-from vortex.dsl.check import Report, check
+from vortex.cli.console import fail
+from vortex.cli.report import program_of
+from vortex.cli.settings import FILE_HELP, SetOption, overrides
+from vortex.dsl.target import split_target
 
 BACKEND, DECODE = "--attention-backend", "--decode-attention-backend"
 
 
 def serve_command(
     context: typer.Context,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="An algorithm file, or file.py:Name.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help=FILE_HELP)],
     settings: Annotated[list[str] | None, SetOption] = None,
 ) -> None:
     """Serve a model with SGLang, decoding with an algorithm.
@@ -28,12 +28,9 @@ def serve_command(
     """
     arguments = backend_chosen(context.args)
     given = overrides(settings or ())
-    traced = check(file, given)
-    report = blamed(Report(file, traced.findings), given)
-    show(report.findings, sys.stderr)
-    if traced.program is None:
-        raise typer.Exit(status([report], given))
-    os.environ["VORTEX_ALGORITHM"] = os.path.abspath(file)
+    program = program_of(file, given)
+    name = split_target(file)[1]
+    os.environ["VORTEX_ALGORITHM"] = os.path.abspath(program.file) + (f":{name}" if name else "")
     os.environ["VORTEX_SET"] = shlex.join(f"{key}={value}" for key, value in given.items())
     from vortex.engines.sglang.errors import StartError
 

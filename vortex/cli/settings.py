@@ -20,6 +20,7 @@ from vortex.dsl.ir import Shape
 SetOption = typer.Option(
     "--set", metavar="KEY=VALUE", help="Set a hyper-parameter, e.g. --set budget=64 block_size=32."
 )
+FILE_HELP = "An algorithm file, file.py:Name, or a name that `vortex algorithms` lists."
 MODEL_HELP = "Trace for this model: a name, a model's folder or its config.json."
 CODES = {CATALOGUE[slug].code: key for slug, key in
          (("unknown-key", None), ("block-size", "block_size"), ("budget", "budget"),

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
-from vortex.cli.console import fail, show
-from vortex.cli.settings import MODEL_HELP, SetOption, blamed, overrides, shape_of, status
-from vortex.dsl.check import Report, check
+from vortex.cli.console import fail
+from vortex.cli.report import program_of
+from vortex.cli.settings import FILE_HELP, MODEL_HELP, SetOption, overrides, shape_of
 
 
 def tune_command(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="An algorithm file, or file.py:Name.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help=FILE_HELP)],
     settings: Annotated[list[str] | None, SetOption] = None,
     model: Annotated[str | None, typer.Option(help=MODEL_HELP, metavar="NAME|DIR")] = None,
     requests: Annotated[int, typer.Option(help="Requests of the batch to measure.", min=1)] = 16,
@@ -22,11 +21,7 @@ def tune_command(
 ) -> None:
     """Measure schedules of a flow's kernels on the GPU and keep the fastest for later runs."""
     given = overrides(settings or ())
-    traced = check(file, given, shape_of(model))
-    report = blamed(Report(file, traced.findings), given)
-    show(report.findings, sys.stderr)
-    if traced.program is None:
-        raise typer.Exit(status([report], given))
+    program = program_of(file, given, shape_of(model))
     from vortex.codegen.build import BuildError, Options
 
     try:
@@ -43,7 +38,7 @@ def tune_command(
         )
     from vortex.codegen.tune import Tuner
 
-    tuner = Tuner(traced.program, options, requests, tokens, torch.device("cuda"))
+    tuner = Tuner(program, options, requests, tokens, torch.device("cuda"))
     for tried in tuner.search():
         chosen = tried.schedule
         shown = (

@@ -38,7 +38,7 @@ FILE = kinds(
      "Write `class MyMethod(vFlow):` with a `forward_indexer(q, c)`."),
     (3, "several-flows", "This file has several flows: {names}.", "Choose one: `{path}:{first}`."),
     (4, "no-such-flow", "This file has no flow named {name}.{near}", "Flows in this file: {names}."),
-    (5, "unreadable", "The file cannot be read: {error}.", "Give the path of a Python file in UTF-8."),
+    (5, "unreadable", "The file cannot be read: {error}.{near}", "{remedy}"),
     (6, "file-raised", "Running the file raised {error}.",
      "Only imports, constants and definitions belong at the top of an algorithm file."),
     (7, "time-limit", "Tracing took longer than {limit} s.",

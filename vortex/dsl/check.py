@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 from vortex.dsl.catalogue import CATALOGUE
 from vortex.dsl.diagnostics import Diagnostic, diagnose
 from vortex.dsl.ir import Program, Shape
+from vortex.dsl.target import split_target
 
 if TYPE_CHECKING:
     from vortex.dsl.load import Traced
@@ -46,7 +47,7 @@ class Limits:
 class Report:
     """What checking one file gave.
 
-    target   `file.py` or `file.py:Name`, as asked
+    target   `file.py`, `file.py:Name` or the name of a shipped algorithm, as asked
     text     the program in its text form, None where there are errors
     printed  what the file itself printed
     """
@@ -67,7 +68,10 @@ def check(
     shape: Shape | None = None,
     limits: Limits | None = None,
 ) -> Traced:
-    """Traces `file.py` or `file.py:Name` in a child process. Values of overrides are what JSON can say."""
+    """Traces `file.py`, `file.py:Name` or a shipped algorithm in a child process.
+
+    Values of overrides are what JSON can say.
+    """
     from vortex.dsl.load import Traced
 
     report = next(examine([os.fspath(target)], overrides, shape, limits))
@@ -244,8 +248,6 @@ class _Child:
 
 
 def _failed(target: str, slug: str, **facts: Any) -> Diagnostic:
-    from vortex.dsl.load import split_target
-
     return diagnose(slug, split_target(target)[0], None, **facts)
 
 
@@ -260,7 +262,6 @@ def _ending(status: int) -> str:
 
 def _read_result(result: str, target: str) -> tuple[tuple[Diagnostic, ...], str | None]:
     """Findings and text out of what the child's fork wrote. Raises ValueError for anything malformed."""
-    from vortex.dsl.load import split_target
     from vortex.dsl.session import one_line
 
     try:
@@ -295,7 +296,6 @@ def _finding(value: Any, path: str) -> Diagnostic:
 
 def _program(text: str, target: str, shape: Shape) -> Program:
     """The program that the child described. Raises ValueError for one that breaks the rules of the IR."""
-    from vortex.dsl.load import split_target
     from vortex.dsl.text import parse
     from vortex.dsl.verify import VerificationError, verify
 

@@ -14,7 +14,6 @@ import types
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from vortex.dsl.diagnostics import Diagnostic, diagnose, nearest
@@ -23,6 +22,7 @@ from vortex.dsl.ir import Location, Program, Shape
 from vortex.dsl.registry import OPERATORS
 from vortex.dsl.session import Session, explain, one_line
 from vortex.dsl.source import Source
+from vortex.dsl.target import Unreadable, read, split_target
 from vortex.dsl.tensor import Tensor
 from vortex.dsl.trace import OutsideFlow, current
 from vortex.dsl.verify import verify
@@ -51,18 +51,10 @@ class _Refused(Exception):
         self.finding = finding
 
 
-def split_target(target: str) -> tuple[str, str | None]:
-    """`file.py:Name` as its file and the name of the flow."""
-    path, colon, name = target.rpartition(":")
-    if colon and name.isidentifier() and path:
-        return path, name
-    return target, None
-
-
 def trace_file(
     target: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None, shape: Shape | None = None
 ) -> Traced:
-    """Runs `file.py` or `file.py:Name` and traces its flow, in this process."""
+    """Runs `file.py`, `file.py:Name` or a shipped algorithm and traces its flow, in this process."""
     path, name = split_target(os.fspath(target))
     try:
         source = _read(path)
@@ -113,10 +105,9 @@ def trace_flow(
 
 def _read(path: str) -> Source:
     try:
-        text = Path(path).read_bytes().decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise _Refused(diagnose("unreadable", path, None, error=one_line(str(error)))) from None
-    return Source(path, text)
+        return Source(path, read(path))
+    except Unreadable as error:
+        raise _Refused(diagnose("unreadable", path, None, **error.facts)) from None
 
 
 def _execute(source: Source) -> types.ModuleType:
