@@ -37,6 +37,31 @@ def test_only_scores_of_keys_ask_for_the_scale(name):
     assert slugs(flow) == expected
 
 
+STATES = {
+    "a mean that is added up": ('0.9 * c["a"] + Mean(s, dim="block")', True),
+    "a mean of tokens and blocks": ('c["a"] + Mean(GeMM(c["k"][:, :, :1], q.T), dim=("block", "token", "head"))', True),
+    "a largest value that is added up": ('c["a"] + Max(s, dim="block")', True),
+    "a mean that wins a maximum": ('Maximum(c["a"], Mean(s, dim="block"))', True),
+    "the smallest of the largest": ('Minimum(c["a"], Max(s, dim="block"))', True),
+    "the smallest of all steps": ('Minimum(c["a"], Min(s, dim="block"))', False),
+    "the largest of all steps": ('Maximum(c["a"], Max(s, dim="block"))', False),
+    "a sum": ('c["a"] + Sum(s, dim="block")', False),
+    "a mean of the query": ('c["a"] + Mean(q, dim=("head", "dim"))', False),
+    "a mean that the next step forgets": ('Mean(s, dim="block")', False),
+    "a mean that a choice guards": (
+        'Where(Max(Positions().index, dim="block") >= 0, c["a"] + Mean(s, dim="block"), c["a"])', False),
+    "a comparison with a mean": ('c["a"] + Where(Mean(s, dim="block") > 1.0, 1.0, 0.0)', False),
+    "a state of blocks": ('c["a"] + (s - Mean(s, dim="block"))', False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_only_a_state_that_cannot_forget_a_reduction_over_nothing_is_told(name):
+    value, told = STATES[name]
+    flow = flow_text(f's = Max(GeMM(c["mean"], q.T))\nc["a"] = {value}\nreturn topK(s)', MEAN)
+    assert ("state-from-nothing" in slugs(flow)) == told
+
+
 def test_an_attribute_that_only_the_class_body_reads_is_a_warning_and_overriding_it_an_error():
     attributes = 'bits = 32\nmix = Parameter("mix", f"layer kv dim b={bits}", init="normal")'
     flow = flow_text('return topK(Max(GeMM(c["mean"], self.mix)))', MEAN, attributes)

@@ -275,6 +275,10 @@ LINTS = kinds(
      "Use it in a method as `self.{key}`, or take it out."),
     (9, "parameter-file", "Parameter {name}: there is no file {path} beside this one, and running will need it.",
      "Put it there, in safetensors, with a tensor named {name} of the axes {axes}; or start from `init=\"normal\"`."),
+    (10, "state-from-nothing",
+     "Without a finished block {op} over block is {value}, and the state {name} keeps that for the whole request.",
+     "Leave the state as it is there: `some = Max(Positions().index, dim=\"block\") >= 0`, then "
+     "`c[{name!r}] = Where(some, new, old)`."),
 )  # fmt: skip
 
 CATALOGUE: dict[str, Kind] = {**FILE, **CLASS, **PYTHON, **AXES, **RESULTS, **LINTS}

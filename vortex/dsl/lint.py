@@ -14,6 +14,13 @@ from vortex.dsl.ops.storage import BITS
 MONOTONE = ("Exp", "Log", "Sqrt", "Sigmoid", "Tanh", "Softmax")
 """Steps that keep the order of the blocks (Softmax over block, Log and Sqrt where they are defined)."""
 
+OVER_NOTHING = {"Mean": "NaN", "Max": "-inf", "Min": "inf"}
+"""What a reduction of `block` gives for a request without a finished block, where a sum never recovers from it."""
+
+RECOVERS = {"Maximum": ("Max",), "Minimum": ("Min",), "Exp": ("Max",), "Sigmoid": ("Max", "Min"),
+            "Tanh": ("Max", "Min"), "Where": ("Mean", "Max", "Min")}  # fmt: skip
+"""Steps after which what these reductions give over nothing does no harm, or that an author chose for it."""
+
 BOUNDED = ("Softmax", "Normalize", "Sigmoid", "Tanh", "Log", "L2Norm")
 """Steps after which the size of q k^T no longer shows."""
 
@@ -23,7 +30,7 @@ def lints(program: Program) -> list[Diagnostic]:
     for function in (program.cache, program.indexer):
         found += unused_values(function)
     found += [*monotone_steps(program), *whole_keys(program), *unscaled_softmax(program)]
-    found += absent_files(program)
+    found += [*absent_files(program), *states_from_nothing(program)]
     return [diagnose(slug, program.file, place, **facts) for slug, place, facts in found]
 
 
@@ -66,6 +73,32 @@ def absent_files(program: Program) -> Iterator[Finding]:
             axes = ", ".join(weight.axis_names)
             facts: dict[str, object] = {"name": weight.name, "path": weight.file, "axes": axes}
             yield "parameter-file", places.get(weight.name), facts
+
+
+def states_from_nothing(program: Program) -> Iterator[Finding]:
+    """States that keep what a reduction of `block` gives where there is none, in each later step as well.
+
+    A state with an axis `block` has no element then, and one that does not read itself forgets it.
+    """
+    nodes = program.indexer.nodes
+    for store in program.indexer.stores:
+        seen: set[tuple[int, frozenset[str]]] = set()
+        pending: list[tuple[int, frozenset[str]]] = [(store.value, frozenset())]
+        found, carried = None, False
+        while pending:
+            number, harmless = pending.pop()
+            node = nodes[number]
+            if (number, harmless) in seen or node.type.axis("block") or node.type.dtype == "bool":
+                continue
+            seen.add((number, harmless))
+            carried = carried or (node.op == "State" and node.attr("name") == store.name)
+            over_block = node.op in OVER_NOTHING and "block" in node.attr("dim")  # type: ignore[operator]
+            if over_block and node.op not in harmless:
+                found = found or node
+            pending += [(each, harmless | set(RECOVERS.get(node.op, ()))) for each in node.inputs]
+        if found is not None and carried:
+            facts: dict[str, object] = {"name": store.name, "op": found.op, "value": OVER_NOTHING[found.op]}
+            yield "state-from-nothing", found.location, facts
 
 
 def entry_bytes_per_token(program: Program, name: str, kv_bytes: int = 2) -> float:
