@@ -63,6 +63,58 @@ def test_an_endless_loop_is_a_finding_and_leaves_no_process(write, tmp_path):
     assert not alive(int((tmp_path / "pid").read_text()))
 
 
+ENDLESS = """
+class Endless(vFlow):
+    def forward_cache(c):
+        c["mean"] = c["k"].mean(1)
+{cache}
+
+    def forward_indexer(q, c):
+        s = Meen(q)
+{indexer}
+        return topK(Sum(c["mean"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("cache", "indexer", "found"),
+    [
+        ("", "while True: s = 1", [("torch-idiom", 5), ("unknown-operator", 9), ("time-limit", 10)]),
+        ("for n in iter(int, 1): n = 2", "", [("torch-idiom", 5), ("time-limit", 6)]),
+        (
+            "",
+            "import time; time.sleep(60)",
+            [("torch-idiom", 5), ("unknown-operator", 9), ("time-limit", 10)],
+        ),
+    ],
+)
+def test_what_was_found_before_an_endless_loop_is_told_with_its_line(write, cache, indexer, found):
+    flow = ENDLESS.format(cache=" " * 8 + cache, indexer=" " * 8 + indexer)
+    reports = list(examine([write(flow=flow), write(name="fine.py")], limits=Limits(seconds=1.0)))
+    assert list(zip(slugs(reports[0]), [each.line for each in reports[0].findings], strict=True)) == found
+    assert slugs(reports[1]) == []
+
+
+def test_a_loop_at_the_top_of_a_file_is_told_at_its_line(write):
+    (finding,) = only(write("while True: pass\n"), seconds=1.0).findings
+    assert finding.line == 2
+
+
+@pytest.mark.parametrize(
+    "stubborn",
+    [
+        "import time\nwhile True:\n    try: time.sleep(60)\n    except BaseException: pass\n",
+        "sum(iter(int, 1))\n",  # never comes back to Python
+        "import signal\nsignal.setitimer(signal.ITIMER_REAL, 0)\nwhile True: pass\n",
+    ],
+)
+def test_a_file_that_does_not_let_itself_be_interrupted_is_ended_from_outside(write, stubborn):
+    started = time.monotonic()
+    report = only(write(stubborn), seconds=1.0)
+    assert slugs(report) == ["time-limit"]
+    assert time.monotonic() - started < 10
+
+
 def test_a_sleeping_subprocess_is_killed_with_the_file(write, tmp_path):
     report = only(write(f"""
         import subprocess, sys

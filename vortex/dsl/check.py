@@ -26,6 +26,9 @@ from vortex.dsl.target import split_target
 if TYPE_CHECKING:
     from vortex.dsl.load import Traced
 
+ANSWER_SECONDS = 2.0
+"""Time beyond a file's own for the child to end it and to say what was found until then."""
+
 START_SECONDS = 60.0
 """Time for the child to start, which depends on the machine and not on the file."""
 
@@ -148,7 +151,7 @@ class _Child:
             self._process.stdin.flush()
         except OSError:
             return self._lost(target, "it takes no request")
-        until = time.monotonic() + self.limits.seconds
+        until = time.monotonic() + self.limits.seconds + ANSWER_SECONDS
         answer = self._answer(until)
         if answer is not None and "started" in answer:
             self._group = answer["started"]

@@ -10,16 +10,19 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, BinaryIO
 
 from vortex.dsl.catalogue import CATALOGUE
-from vortex.dsl.diagnostics import Diagnostic
+from vortex.dsl.check import ANSWER_SECONDS
+from vortex.dsl.diagnostics import Diagnostic, diagnose
 from vortex.dsl.ir import Policy, Shape
 from vortex.dsl.load import Traced, trace_file
 from vortex.dsl.policy import Budget
+from vortex.dsl.session import OutOfTime
+from vortex.dsl.target import split_target
 from vortex.dsl.text import print_program
 
 LIBRARY_ADDRESSES = 16 << 30
@@ -104,7 +107,7 @@ def _restrict(limits: Mapping[str, Any]) -> None:
     memory = limits["memory_mib"] << 20
     wanted = {
         "RLIMIT_CORE": 0,
-        "RLIMIT_CPU": int(limits["seconds"]) + 1,
+        "RLIMIT_CPU": int(limits["seconds"] + ANSWER_SECONDS) + 1,
         "RLIMIT_DATA": memory,
         "RLIMIT_AS": memory + LIBRARY_ADDRESSES,
         "RLIMIT_FSIZE": limits["output_kib"] << 10,
@@ -122,12 +125,39 @@ def _restrict(limits: Mapping[str, Any]) -> None:
             continue  # a system that knows the name and not the limit
 
 
+@contextmanager
+def _ending_after(seconds: float) -> Iterator[None]:
+    """Raises OutOfTime in the author's code after so long, so that what was found before is still told.
+
+    Code that never comes back to Python, or that catches everything, is ended from outside a little later.
+    """
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def over(*_: object) -> None:
+        raise OutOfTime(seconds)
+
+    signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
 def _result(request: Mapping[str, Any]) -> str:
     """JSON: findings and the program's text, or what ended the tracer."""
     try:
-        traced = trace_file(request["target"], request["overrides"], Shape(**request["shape"]))
+        with _ending_after(request["limits"]["seconds"]):
+            traced = trace_file(request["target"], request["overrides"], Shape(**request["shape"]))
         findings = [_memory(each, request["limits"]["memory_mib"]).json() for each in traced.findings]
         return json.dumps({"findings": findings, "program": _text(traced)})
+    except OutOfTime as error:  # between the author's lines
+        path = split_target(request["target"])[0]
+        return json.dumps(
+            {"findings": [diagnose("time-limit", path, None, limit=error.limit).json()], "program": None}
+        )
     except BaseException as error:  # KeyboardInterrupt and the like may come out of the author's file
         return json.dumps({"crash": f"{type(error).__name__}: {error}"})
 

@@ -20,7 +20,7 @@ from vortex.dsl.diagnostics import Diagnostic, diagnose, nearest
 from vortex.dsl.flow import vFlow
 from vortex.dsl.ir import Location, Program, Shape
 from vortex.dsl.registry import OPERATORS
-from vortex.dsl.session import Session, explain, one_line
+from vortex.dsl.session import OutOfTime, Session, explain, one_line
 from vortex.dsl.source import Source
 from vortex.dsl.target import Unreadable, read, split_target
 from vortex.dsl.tensor import Tensor
@@ -131,7 +131,7 @@ def _execute(source: Source) -> types.ModuleType:
     sys.path.insert(0, folder)
     try:
         exec(code, module.__dict__)
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, OutOfTime) as error:
         raise _Refused(_raised(source, error)) from None
     finally:
         if folder in sys.path:
@@ -142,6 +142,8 @@ def _execute(source: Source) -> types.ModuleType:
 def _raised(source: Source, error: BaseException) -> Diagnostic:
     """What went wrong while the file itself ran."""
     place = source.raised(error)
+    if isinstance(error, OutOfTime):
+        return diagnose("time-limit", source.path, place, limit=error.limit)
     if isinstance(error, ImportError) and error.name == "vortex":
         # `name_from` came with Python 3.12; before, the name stands in the message alone.
         name = getattr(error, "name_from", None) or (re.findall("'([^']*)'", str(error)) or ["?"])[0]

@@ -20,6 +20,18 @@ from vortex.dsl.trace import Attention, OutsideFlow, StopMethod, recording
 from vortex.dsl.view import PER_HEAD, View
 from vortex.dsl.views import CacheView, FlowRecorder, IndexerView, StateUse
 
+
+class OutOfTime(BaseException):
+    """Raised from outside in whatever the author's code does once its time is over; tracing ends with a finding.
+
+    No `except Exception` of the author's catches it.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.limit = f"{seconds:g}"
+
+
 STATE_ROUNDS = 8
 """Traces after which a state that still changes shape is refused."""
 
@@ -29,6 +41,7 @@ class Session:
     """One flow being traced; `findings` collects what is wrong in all of it.
 
     known_model  whether `shape` is that of a model, not the stated default: layer numbers are checked then
+    late         the time was over: what has not been traced is left
     """
 
     flow: type[vFlow]
@@ -39,6 +52,7 @@ class Session:
     findings: list[Diagnostic] = field(default_factory=list)
     reads: set[str] = field(default_factory=set)
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    late: bool = False
 
     def report(self, slug: str, location: Location | None, **facts: Any) -> None:
         self.findings.append(diagnose(slug, self.source.path, location, **facts))
@@ -126,6 +140,8 @@ class Session:
     def _trace_indexer(
         self, block_size: int, cache: FlowRecorder
     ) -> tuple[FlowRecorder | None, dict[str, StateUse]]:
+        if self.late:
+            return None, {}
         method = self._method("forward_indexer", ("q", "c"))
         if method is None:
             if inspect.getattr_static(self.flow, "forward_indexer", None) is None and not self._failed():
@@ -162,7 +178,7 @@ class Session:
             recorder.weights = dict(cache.weights)
             view = IndexerView(recorder, cache.entries, known)
             result = self._call(recorder, "forward_indexer", method, recorder.input("q"), view)
-            if view.settled():
+            if self.late or view.settled():
                 break
             known = view.uses
         else:
@@ -214,6 +230,10 @@ class Session:
                 return result
             except StopMethod:
                 return STOPPED
+            except OutOfTime as error:
+                self.late = True
+                place = self.source.raised(error) or self._place_of_method(name)
+                recorder.report("time-limit", place, limit=error.limit)
             except RecursionError:
                 recorder.report("recursion", self._place_of_method(name))
             except (Exception, SystemExit) as error:
