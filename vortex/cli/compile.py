@@ -28,10 +28,11 @@ def _ir(program: Program) -> dict[str, str]:
 
 
 def _plan(program: Program) -> dict[str, str]:
+    from vortex.cli.policy import show_policy
     from vortex.codegen.build import build
     from vortex.codegen.show import show_plan
 
-    return {"plan.txt": show_plan(build(program))}
+    return {"plan.txt": f"{show_policy(program)}\n{show_plan(build(program))}"}
 
 
 def _kernels(program: Program) -> dict[str, str]:
