@@ -10,7 +10,7 @@ from support import MeanTopK, tiny_model, words
 from vortex.attention.reference import ReferenceProvider
 from vortex.dsl.ir import Shape
 from vortex.dsl.load import trace_file
-from vortex.engines.transformers.engine import Engine, default_runner
+from vortex.engines.transformers.engine import Engine
 from vortex.engines.transformers.model import adopt
 
 pytestmark = pytest.mark.gpu
@@ -56,7 +56,7 @@ def test_compiled_kernels_give_what_the_reference_gives_on_a_cpu():
     program = trace_file(path, {"block_size": 16, "budget": 4}, shape).program
     found = []
     for loaded in (host, device):
-        engine = Engine(loaded, default_runner(program, loaded), pool_tokens=1024)
+        engine = Engine(loaded, program, pool_tokens=1024)
         with engine.open([words(length, seed=length) for length in (133, 7, 64)], 8) as session:
             rows = [session.step([token] * 3).cpu() for token in words(8)]
             found.append((torch.stack(rows), session.meter.total()))

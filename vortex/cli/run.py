@@ -130,14 +130,13 @@ def _engine(
 ) -> tuple[Engine, list[int]]:
     """The engine with its model, and the prompt's tokens."""
     with _waiting("Loading the model") as say:
-        from vortex.engines.transformers.engine import Engine, default_runner
+        from vortex.engines.transformers.engine import Engine
         from vortex.engines.transformers.model import load
 
         loaded = load(model, device=device, progress=say)
         tokens = loaded.encode(text, chat)
-        runner = default_runner(program, loaded)
         room = len(tokens) + new_tokens + 2 * program.policy.block_size
-        return Engine(loaded, runner, pool_tokens=room, max_requests=1), tokens
+        return Engine(loaded, program, pool_tokens=room, max_requests=1), tokens
 
 
 @contextmanager

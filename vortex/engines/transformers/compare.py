@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from vortex.engines.transformers.attention import NAME
+from vortex.engines.transformers.counters import Counters
 from vortex.engines.transformers.model import LoadedModel
+from vortex.engines.transformers.recall import Recall
 
 if TYPE_CHECKING:
     from vortex.engines.transformers.engine import Engine
@@ -23,7 +25,8 @@ class Comparison:
     """Both ways are fed the same tokens, so one early difference does not spread.
 
     agreement  part of the steps in which both would choose the same next token; None without a step
-    kl         per step, KL(dense || sparse) of the next token's distribution, nats
+    kl         per step, KL(truth || ours) of the next token's distribution, nats; truth: dense attention, or the
+               other flow
     """
 
     agreement: float | None
@@ -34,27 +37,61 @@ class Comparison:
         return sum(self.kl) / len(self.kl) if self.kl else None
 
 
+@dataclass(frozen=True)
+class Replay:
+    """What one way of decoding did over given tokens.
+
+    logits    fp32 [tokens, vocabulary], on the host: after each of the tokens
+    counters  how much of the cache these steps read
+    recalls   of the sampled steps
+    """
+
+    logits: Tensor
+    counters: Counters
+    recalls: tuple[Recall, ...]
+
+    @property
+    def recall(self) -> float | None:
+        """Mean recall of attention mass over the sampled steps; None if none was sampled."""
+        return sum(each.mean for each in self.recalls) / len(self.recalls) if self.recalls else None
+
+    def against(self, truth: Replay) -> Comparison:
+        """How this way differs from another on the same tokens: `truth` is the dense one, or another flow."""
+        if self.logits.shape != truth.logits.shape:
+            raise ValueError(
+                f"replays of {len(self.logits)} and {len(truth.logits)} tokens: replay the same tokens in both"
+            )
+        same = (self.logits.argmax(-1) == truth.logits.argmax(-1)).float().mean()
+        ours, theirs = self.logits.log_softmax(-1), truth.logits.log_softmax(-1)
+        kl = (theirs.exp() * (theirs - ours)).sum(-1).clamp(min=0.0)
+        return Comparison(float(same), tuple(kl.tolist()))
+
+
+def replay(
+    engine: Engine, prompt: Sequence[int], tokens: Sequence[int], recall_every: int, dense: bool
+) -> Replay:
+    """See `Engine.replay`; the prompt is token ids here."""
+    if not tokens:
+        raise ValueError("replay: at least one token is needed")
+    logits = []
+    with engine.open([prompt], len(tokens), dense) as session:
+        for number, token in enumerate(tokens):
+            recall = recall_every > 0 and not dense and number % recall_every == 0
+            logits.append(session.step([token], recall)[0].float().cpu())
+            if recall:
+                session.take_recall()
+        return Replay(torch.stack(logits), session.meter.total(), tuple(session.recalls))
+
+
 def compare_dense(engine: Engine, prompt: Sequence[int], tokens: Sequence[int]) -> Comparison:
     """Feeds a prompt and what followed it to the flow and to dense attention, one token a step.
 
     The first of `tokens` follows from the prefill, which is dense either way: it is fed, not judged.
     """
-    fed = list(tokens[:-1])
-    sparse, dense = (replay(engine, prompt, fed, dense=way) for way in (False, True))
-    same, kl = 0, []
-    for ours, truth in zip(sparse, dense, strict=True):
-        same += int(ours.argmax() == truth.argmax())
-        ours, truth = ours.log_softmax(-1), truth.log_softmax(-1)
-        kl.append(max(float((truth.exp() * (truth - ours)).sum()), 0.0))
-    return Comparison(same / len(fed) if fed else None, tuple(kl))
-
-
-def replay(engine: Engine, prompt: Sequence[int], tokens: Sequence[int], dense: bool) -> list[Tensor]:
-    """Logits after each of the given tokens, fp32 on the host, [vocabulary] each."""
-    if not tokens:
-        return []
-    with engine.open([prompt], len(tokens), dense) as session:
-        return [session.step([token])[0].float().cpu() for token in tokens]
+    if len(tokens) < 2:
+        return Comparison(None, ())
+    sparse, dense = (replay(engine, prompt, tokens[:-1], 0, way) for way in (False, True))
+    return sparse.against(dense)
 
 
 @torch.inference_mode()

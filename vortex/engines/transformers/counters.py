@@ -19,7 +19,8 @@ class Counters:
     sparse_calls, dense_calls   (layer, request) pairs attended over a selection, and over all tokens
     kv_bytes           K and V that attention read
     dense_kv_bytes     K and V that dense attention reads in the same steps
-    entry_bytes        entries that the indexer read; None where the runner does not say how large they are
+    entry_bytes        entries of all finished blocks that the indexer read, K and V that it reads itself not counted;
+                       None where that is not known
     """
 
     steps: int = 0

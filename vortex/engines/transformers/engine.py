@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from vortex.dsl.ir import Program
 from vortex.engines.transformers.attention import Attention, Step
+from vortex.engines.transformers.compare import Replay, replay
 from vortex.engines.transformers.demo import ModelError, Progress
+from vortex.engines.transformers.flow import Flow, entry_bytes, runner_of
 from vortex.engines.transformers.generate import OnToken, Output, generate
 from vortex.engines.transformers.model import LoadedModel, load
 from vortex.engines.transformers.pool import PagedPool
 from vortex.engines.transformers.sampling import Sampling
 from vortex.engines.transformers.session import Session
-from vortex.vtensor.runner import FlowRunner, Storage
+from vortex.vtensor.runner import Storage
 
 if TYPE_CHECKING:
     from vortex.attention.provider import Provider
-    from vortex.dsl.ir import Program
 
 Prompt = str | Sequence[int]
 
@@ -30,7 +32,9 @@ class Engine:
     """A model, a flow and a paged pool.
 
     model         a local folder, a model that `load` or `adopt` gave, or None for the demo model
-    runner        the flow; may be None for an engine that is dense
+    flow          an algorithm file, the name of a shipped one, a class, a program, or a runner; may be None for an
+                  engine that is dense. A file or class is traced for this model, in this process
+    settings      hyper-parameters of a file or class, {"budget": 64}
     attention     what attends the selection; by default `default_attention`
     page_size     tokens of a page, a multiple of the runner's block size; by default 16 or one block
     pool_tokens   tokens whose K and V fit, rounded up to pages
@@ -42,14 +46,15 @@ class Engine:
     prefill_chunk tokens of a prompt that run through the model at once
     progress      called with a line when loading takes long
 
-    Raises ModelError, and ValueError for settings that do not fit together.
+    Raises ModelError, FlowError for a flow with errors, and ValueError for what does not fit together.
     """
 
     def __init__(
         self,
         model: str | Path | LoadedModel | None = None,
-        runner: FlowRunner | None = None,
+        flow: Flow | None = None,
         *,
+        settings: Mapping[str, Any] | None = None,
         attention: Provider | None = None,
         page_size: int | None = None,
         pool_tokens: int = 16384,
@@ -61,16 +66,17 @@ class Engine:
         prefill_chunk: int = 2048,
         progress: Progress | None = None,
     ) -> None:
-        if runner is None and not dense:
-            raise ValueError("engine: without a runner only dense decoding is possible: pass dense=True")
+        if flow is None and not dense:
+            raise ValueError("engine: without a flow only dense decoding is possible: pass dense=True")
         for name, value in (("pool_tokens", pool_tokens), ("max_requests", max_requests),
                             ("prefill_chunk", prefill_chunk)):  # fmt: skip
             if value < 1:
                 raise ValueError(f"engine: {name} is positive, got {value}")
-        self.block_size = runner.block_size if runner is not None else page_size or 16
-        page_size = page_size or max(16, self.block_size)
         self.loaded = model if isinstance(model, LoadedModel) else load(
             model, dtype=dtype, device=device, progress=progress)  # fmt: skip
+        runner = None if flow is None else runner_of(flow, self.loaded, settings)
+        self.block_size = runner.block_size if runner is not None else page_size or 16
+        page_size = page_size or max(16, self.block_size)
         self.heads = self.loaded.heads
         self.runner = runner
         self.dense = dense
@@ -94,7 +100,10 @@ class Engine:
 
     @property
     def entry_bytes(self) -> int | None:
-        """Bytes of the entries of one block of one KV head, if the runner says so."""
+        """Bytes of the entries of one block of one KV head that selecting reads, None where nobody says."""
+        program = getattr(self.runner, "program", None)
+        if isinstance(program, Program):
+            return entry_bytes(program, self.loaded.dtype.itemsize)
         return getattr(self.runner, "entry_bytes", None)
 
     def generate(
@@ -134,6 +143,17 @@ class Engine:
             recall_every, self.dense if dense is None else dense,
         )  # fmt: skip
 
+    def replay(
+        self, prompt: Prompt, tokens: Sequence[int], *, recall_every: int = 1, dense: bool | None = None
+    ) -> Replay:
+        """Feeds a prompt and then the given tokens, one a step, whatever would have been chosen.
+
+        Two flows on the same tokens compare; on their own continuations they read different texts after the first
+        difference. recall_every and dense as in `generate`. The first step follows the prefill, which is dense.
+        """
+        ids = self.loaded.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        return replay(self, ids, tokens, recall_every, self.dense if dense is None else dense)
+
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int, dense: bool | None = None) -> Session:
         """Prefills token lists for step-by-step decoding: `with engine.open(...) as session`.
 
@@ -141,7 +161,7 @@ class Engine:
         """
         dense = self.dense if dense is None else dense
         if not dense and self.runner is None:
-            raise ValueError("engine: it was made without a runner, so it can only decode with dense=True")
+            raise ValueError("engine: it was made without a flow, so it can only decode with dense=True")
         return Session(self, prompts, new_tokens, dense)
 
     def forward(self, ids: Tensor, position: Tensor, step: Step) -> Tensor:
@@ -162,22 +182,6 @@ class Engine:
                 f"prompt {index} has {len(prompt)} tokens, {new_tokens} more would pass the model's context "
                 f"of {self.loaded.context}: shorten it or lower max_new_tokens"
             )
-
-
-def default_runner(program: Program, loaded: LoadedModel) -> FlowRunner:
-    """Compiled kernels where the model is on a GPU, the reference on a CPU."""
-    if loaded.device.type == "cuda":
-        from vortex.codegen.compiled import CompiledFlow, Options
-
-        kinds = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
-        if loaded.dtype not in kinds:
-            raise ValueError(
-                f"engine: K and V of {loaded.dtype} have no compiled kernels; load the model in bf16"
-            )
-        return cast("FlowRunner", CompiledFlow(program, Options(kinds[loaded.dtype])))
-    from vortex.vtensor.reference import ReferenceRunner
-
-    return cast("FlowRunner", ReferenceRunner(program))
 
 
 def default_attention(device: torch.device) -> Provider:
