@@ -7,9 +7,13 @@ query heads, layers, positions and passages. Algorithms with state start `WARM` 
 counts.
 
 Every algorithm runs with blocks of 16, no dense layers and a selection of its own in each layer and step, so that rows
-compare; hyper-parameters that are a number of blocks are scaled with the budget (`scaled`).
+compare; hyper-parameters of the shipped files that are a number of blocks are scaled with the budget (`scaled`).
 
-    python benchmarks/recall.py --out benchmarks/results/recall.json [--commit HASH] [--only quest,h2o]
+    python benchmarks/recall.py --out benchmarks/results/recall.json [--commit HASH]
+    python benchmarks/recall.py quest my_method.py my_method.py:Second oracle random
+
+Algorithms are named as for the commands; without a name all shipped ones are measured. `oracle` takes the blocks of
+largest true mass, `random` random ones.
 """
 
 from __future__ import annotations
@@ -31,15 +35,16 @@ import transformers
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from vortex.dsl.diagnostics import render
 from vortex.dsl.ir import Program, Shape
 from vortex.dsl.load import trace_file
+from vortex.dsl.target import folder, shipped, split_target
 from vortex.engines.transformers.demo import NAME
 from vortex.engines.transformers.model import LoadedModel, load
 from vortex.vtensor.batch import Batch
 from vortex.vtensor.pool import KVPool
 from vortex.vtensor.reference import ReferenceRunner
 
-ROOT = Path(__file__).resolve().parent.parent
 BLOCK = 16
 CONTEXTS = (2048, 4096)
 SHARES = (0.05, 0.1, 0.2)
@@ -105,8 +110,8 @@ def positions(context: int) -> list[int]:
     return [context - STRIDE * step for step in reversed(range(COUNTED))]
 
 
-def scaled(stem: str, budget: int, blocks: int) -> dict[str, Any]:
-    """Hyper-parameters of a file for a budget: everything that is a number of blocks."""
+def scaled(name: str, budget: int, blocks: int) -> dict[str, Any]:
+    """Hyper-parameters for a budget: of a shipped algorithm everything that is a number of blocks."""
     share = budget / blocks
     half = max(budget // 2, 1)
     special: dict[str, dict[str, Any]] = {
@@ -119,23 +124,27 @@ def scaled(stem: str, budget: int, blocks: int) -> dict[str, Any]:
         },
         "shadowkv": {"landmarks": budget - budget // 5, "outliers": budget // 5},
     }
-    return {"budget": budget, **special.get(stem, {})}
+    path = Path(split_target(name)[0])
+    own = special.get(path.stem, {}) if path.resolve().parent == folder() else {}
+    return {"budget": budget, **own}
 
 
 FIXED = {"block_size": BLOCK, "dense_layers": "", "dense_below": 0, "reuse_steps": 1, "reuse_layers": 1}
 
 
-def trace(stem: str, model: LoadedModel, settings: dict[str, Any]) -> Program:
+def trace(name: str, model: LoadedModel, settings: dict[str, Any]) -> Program:
+    """The program of what names an algorithm. Ends with the findings where it has errors."""
     shape = Shape(model.heads.query, model.heads.kv, model.heads.dim, model.layers)
-    traced = trace_file(ROOT / "algorithms" / f"{stem}.py", {**FIXED, **settings}, shape)
-    assert traced.program is not None, (stem, traced.errors)
+    traced = trace_file(name, {**FIXED, **settings}, shape)
+    if traced.program is None:
+        raise SystemExit("\n".join(map(render, traced.errors)))
     return traced.program
 
 
 class Selector:
     """An algorithm over one passage: what it attends at a length, in one layer.
 
-    summaries  entries of the passage, which no budget changes, by file and passage
+    summaries  entries of the passage, which no budget changes, by file, flow and passage
     """
 
     summaries: ClassVar[dict[Any, Any]] = {}
@@ -149,7 +158,7 @@ class Selector:
             device=torch.device("cpu"),
         )  # fmt: skip
         self.pools = {layer: KVPool({"k": each.k, "v": each.v}, BLOCK) for layer, each in layers.items()}
-        key = (program.file, id(layers))
+        key = (program.file, program.name, id(layers))
         if key not in self.summaries:
             for layer, pool in self.pools.items():
                 self.runner.summarise(self.storage, layer, pool, torch.arange(blocks))
@@ -171,11 +180,11 @@ class Selector:
 
 
 def select(
-    stem: str, model: LoadedModel, layers: dict[int, Captured], context: int, share: float
+    name: str, model: LoadedModel, layers: dict[int, Captured], context: int, share: float
 ) -> Iterator[Any]:
     """(layer, length, attended blocks) at the positions that count."""
     budget = math.ceil(share * context / BLOCK)
-    program = trace(stem, model, scaled(stem, budget, context // BLOCK))
+    program = trace(name, model, scaled(name, budget, context // BLOCK))
     selector = Selector(program, model, layers)
     counted = positions(context)
     lengths = range(counted[0] - WARM, context + 1) if program.states else counted
@@ -230,18 +239,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", default="")
+    parser.add_argument("names", nargs="*", metavar="ALGORITHM")
+    parser.add_argument("--out", type=Path, help="the file to write; without it the recall is printed alone")
     parser.add_argument("--commit", default="")
     options = parser.parse_args()
     started = time.perf_counter()
     model = load(None)
+    names = options.names or ["oracle", *shipped(), "random"]
+    for name in names:
+        if name not in ("oracle", "random"):
+            trace(name, model, {})  # what is wrong with a file shows before anything is measured
     texts = passages(model)
     print(f"captured in {time.perf_counter() - started:.0f} s", flush=True)
     check_full(model, texts)
-    names = ["oracle", *sorted(path.stem for path in (ROOT / "algorithms").glob("*.py")), "random"]
-    if options.only:
-        names = options.only.split(",")
     rows: dict[str, Any] = {}
     for name in names:
         before = time.perf_counter()
@@ -266,6 +276,8 @@ def main() -> None:
         "warm_steps": WARM,
         "algorithms": rows,
     }
+    if options.out is None:
+        return
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
