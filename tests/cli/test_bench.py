@@ -78,6 +78,17 @@ def test_an_algorithm_with_errors_shows_them(tmp_path):
     assert run(str(path)).exit_code == 1
 
 
+def test_a_warning_is_shown_once_beside_the_result(tmp_path):
+    path = tmp_path / "unread.py"
+    path.write_text(
+        "from vortex import *\n\nclass F(vFlow):\n    bits = 32\n"
+        "    def forward_indexer(q, c):\n        return First(4)\n"
+    )
+    result = run(f"{path} --json --budget '4; 8' --batch 1 --context 4096")
+    assert result.exit_code == 0 and len(json.loads(result.stdout)["points"]) == 2
+    assert result.stderr.count("warning VTX508") == 1
+
+
 def test_the_centre_comes_first_then_small_before_large():
     made = points(["a", "b"], [1, 16], [4096, 32768])
     assert made[:3] == [Point("a", 16, 32768), Point("b", 16, 32768), Point("a", 1, 4096)]

@@ -30,6 +30,12 @@ def test_version(vortex):
     assert vortex("--version").stdout == f"vortex {package.__version__}\n"
 
 
+@pytest.mark.parametrize(("said", "hint"), [("chek", " Did you mean check?"), ("zzz", "")])
+def test_an_unknown_command_is_bad_usage(vortex, said, hint):
+    result = vortex(said, "file.py")
+    assert result.exit_code == 2 and f"No such command '{said}'.{hint}" in " ".join(result.stderr.split())
+
+
 def test_compile_prints_the_text_form(vortex, flow):
     result = vortex("compile", flow, "--emit", "ir", "--set", "budget=64")
     assert result.exit_code == 0
@@ -127,6 +133,7 @@ def test_one_operator_in_full(vortex):
     assert shown.startswith("Mean(x, *, dim=None)\n") and OPERATORS["Mean"].doc in shown
     missed = vortex("ops", "Meen")
     assert missed.exit_code == 2 and "Did you mean Mean?" in missed.stderr
+    assert "`vortex ops` lists them all" in vortex("ops", "Zzz").stderr
 
 
 @pytest.fixture

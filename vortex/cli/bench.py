@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from vortex.bench.sweep import Point, Sweep, account, points, provenance, run
-from vortex.cli.console import fail, wide_console
+from vortex.cli.console import fail, show, wide_console
 from vortex.cli.report import refuse
 from vortex.cli.settings import FILE_HELP, MODEL_HELP, SetOption, blamed, overrides, shape_of
 from vortex.dsl.check import Report, check
@@ -93,6 +94,8 @@ def _programs(
     if None in found:
         bad = [report for report in reports if report.errors]
         refuse(bad, {**given, "budget": budget}, as_json)
+    warnings = (finding for report in reports for finding in report.findings)
+    show(dict.fromkeys(warnings), sys.stderr)  # once, whatever the number of budgets
     return [program for program in found if program is not None]
 
 

@@ -16,6 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 import vortex
 from vortex.cli.console import CLOSED, INTERRUPTED, fail
+from vortex.dsl.diagnostics import nearest
 
 COMMANDS = {
     "run": "vortex.cli.run:run_command",
@@ -67,6 +68,11 @@ class Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            ctx.fail(f"No such command {args[0]!r}.{nearest(args[0], COMMANDS)}")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:

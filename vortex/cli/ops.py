@@ -34,9 +34,8 @@ def ops_command(
     """List the operators of the language."""
     shown = [each for each in OPERATORS.values() if each.public and name in (None, each.name)]
     if not shown:
-        fail(
-            f"no operator {name}.{nearest(str(name), (each.name for each in OPERATORS.values() if each.public))}"
-        )
+        near = nearest(str(name), (each.name for each in OPERATORS.values() if each.public))
+        fail(f"no operator {name}.{near or ' `vortex ops` lists them all.'}")
     if as_json:
         document = {"schema_version": SCHEMA_VERSION, "operators": [_fields(each) for each in shown]}
         typer.echo(json.dumps(document, indent=2))
