@@ -10,7 +10,7 @@ import pytest
 
 from vortex.dsl.ir import Shape
 from vortex.engines.sglang.errors import REFUSALS, StartError
-from vortex.engines.sglang.settings import settings
+from vortex.engines.sglang.settings import override, settings
 
 ALGORITHMS = Path(__file__).resolve().parents[2] / "algorithms"
 QUEST = str(ALGORITHMS / "quest.py")
@@ -39,6 +39,13 @@ def test_a_shipped_algorithm_is_named_without_its_path(monkeypatch, tmp_path):
     found = settings(None, {"VORTEX_ALGORITHM": "quest:Quest"})
     assert (found.algorithm, found.flow) == (Path(QUEST), "Quest")
     assert settings(config({"algorithm": "quest"}), {}).algorithm == Path(QUEST)
+
+
+@pytest.mark.parametrize("named", ["quest", "quest:Quest", f"{QUEST}:Quest", Path(QUEST)])
+def test_an_engine_is_given_a_path_or_a_shipped_name(named):
+    found = settings(config(override(named, {"budget": 64})), {})
+    assert (found.algorithm, found.values) == (Path(QUEST), {"budget": 64})
+    assert found.flow == ("Quest" if ":" in str(named) else None)
 
 
 def test_quotes_keep_a_budget_with_spaces_together():

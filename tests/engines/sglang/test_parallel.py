@@ -1,26 +1,35 @@
-"""Two ranks: KV heads, entries, state and parameters are split by head, and decode as one rank does."""
+"""Two ranks: KV heads, entries, state and parameters are split by head, and decode as one rank does.
+
+On a CPU, or with -m gpu on a machine with two GPUs.
+"""
 
 import os
 
 import pytest
+import torch
 
 from tests.engines.sglang.models import prompt
-from tests.engines.sglang.serving import compare_with_embedded, embedded, sparse
+from tests.engines.sglang.serving import GPU, as_embedded, embedded, sparse
 
-ERROR = 1e-4
+pytestmark = [pytest.mark.gpu] if GPU else []
+GRAPHS = {"cuda_graph_bs_decode": [1, 4]} if GPU else {}
 
 
 @pytest.fixture(autouse=True)
 def two_places(monkeypatch):
+    if GPU and torch.cuda.device_count() < 2:
+        pytest.skip("two ranks take two GPUs")
     # SGLang binds each rank to cores of its own.
     cores = sorted(os.sched_getaffinity(0))
     monkeypatch.setenv("SGLANG_CPU_OMP_THREADS_BIND", f"{cores[0]}|{cores[-1]}")
 
 
 @pytest.mark.parametrize("flow", ["Weighed", pytest.param("Remembering", marks=pytest.mark.slow)])
-def test_two_ranks_decode_as_one(model, flow):
+def test_two_ranks_decode_as_one(model, flow, tmp_path):
     engine = embedded(model, flow)
     prompts = [prompt(length, 40) for length in (3, 65, 200)]
-    with sparse(model, flow, tp_size=2) as server:
+    with sparse(model, flow, tp_size=2, **GRAPHS) as server:
         for each, generated in zip(prompts, server.generate(prompts, 24), strict=True):
-            compare_with_embedded(engine, each, generated, ERROR)
+            as_embedded(engine, each, generated)
+        found = server.probe(tmp_path)
+    assert found["wrong"] == [] and found["reads"]["sparse"] > 0

@@ -16,7 +16,7 @@ from vortex.engines.sglang.settings import NAME, override
 class Engine(SGLangEngine):
     """`sglang.Engine` whose decode steps run a flow.
 
-    algorithm   `file.py` or `file.py:Name`
+    algorithm   `file.py`, `file.py:Name`, or the name of an algorithm that comes along, `quest`
     values      its hyper-parameters, e.g. {"budget": 128}
     sglang_args what `sglang.Engine` takes; attention_backend is ours unless one is given
 

@@ -69,7 +69,8 @@ def settings(config: Any = None, environment: Mapping[str, str] | None = None) -
 
 def override(algorithm: str | os.PathLike[str], values: Mapping[str, Any]) -> dict[str, Any]:
     """What `settings` reads again out of a model's configuration."""
-    return {"algorithm": os.path.abspath(algorithm), "set": dict(values)}
+    path, flow = split_target(os.fspath(algorithm))
+    return {"algorithm": ":".join([os.path.abspath(path), *filter(None, [flow])]), "set": dict(values)}
 
 
 def _from_environment(environment: Mapping[str, str] | None) -> Settings | None:
