@@ -11,7 +11,7 @@ import torch
 from tests.codegen.selections import DEVICES, HEADS, KINDS, QUIET, rows_of, select, size
 from tests.codegen.test_select import expect
 from vortex.codegen.select import SelectConfig, Selector
-from vortex.codegen.select_launch import Launch, LongLaunch, default_launch, fitted
+from vortex.codegen.select_launch import Launch, default_launch, fitted
 
 pytestmark = [*QUIET, pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")]
 
@@ -23,18 +23,22 @@ def device(request):
     return request.param
 
 
-def ragged(device: str) -> tuple[Launch, list[int]]:
-    """A launch and lengths around its short tile; the default one of 8,192 scores on a GPU."""
+@pytest.fixture
+def ragged(device) -> tuple[Launch, list[int]]:
+    """A launch and lengths around its short tile and half of it; the default launch of 8,192 scores on a GPU."""
     launch, capacity = (FLOOR, 300) if device == "cpu" else (default_launch(8192, 60, 128), 8192)
     assert isinstance(launch, Launch) and launch.short
-    return launch, [-1, 0, 1, launch.short - 1, launch.short, launch.short + 1, capacity]
+    half = launch.short // 2
+    return launch, [-1, 0, 1, half, half + 1, launch.short, launch.short + 1, capacity]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_short_and_long_rows_side_by_side(device, kind):
-    launch, lengths = ragged(device)
+def test_short_and_long_rows_side_by_side(device, ragged, kind):
+    launch, lengths = ragged
     scores = rows_of(kind, len(lengths) * HEADS, lengths[-1]).to(device)
-    pages = torch.arange(len(lengths) * (lengths[-1] + 1), dtype=torch.int32, device=device).view(len(lengths), -1)
+    pages = torch.arange(len(lengths) * (lengths[-1] + 1), dtype=torch.int32, device=device).view(
+        len(lengths), -1
+    )
     out = expect(scores, lengths, [40] * len(lengths), sinks=1, recent=2, launch=launch, pages=pages)
     for request, row in enumerate(out.counts.tolist()):
         ids = out.ids[request, 0, : row[0]]
@@ -46,8 +50,8 @@ def test_short_rows_without_a_floor_for_long_ones(device):
     expect(scores, [128, 300, 129], [50, 50, 20], sinks=1, recent=1, launch=WHOLE)
 
 
-def test_nan_and_infinities_in_short_rows(device):
-    launch, lengths = ragged(device)
+def test_nan_and_infinities_in_short_rows(device, ragged):
+    launch, lengths = ragged
     scores = rows_of("few values", len(lengths) * HEADS, lengths[-1])
     scores[:, ::3] = -math.inf
     scores[:, 1::7] = math.nan
@@ -56,46 +60,61 @@ def test_nan_and_infinities_in_short_rows(device):
     expect(scores.to(device), lengths, [30] * len(lengths), sinks=1, recent=1, launch=launch)
 
 
-def test_k_beyond_short_rows_and_dense_rows(device):
-    launch, lengths = ragged(device)
+def test_k_beyond_short_rows_and_dense_rows(device, ragged):
+    launch, lengths = ragged
     scores = rows_of("random", len(lengths) * HEADS, lengths[-1]).to(device)
-    expect(scores, lengths, [lengths[3] + 5] * len(lengths), launch=launch)
-    dense = torch.tensor([length == lengths[4] for length in lengths], device=device)
-    ids, counts, _ = select(scores, lengths, [20] * len(lengths), width=lengths[-1] + 1, dense=dense, launch=launch)
-    assert counts.tolist() == [each for n in lengths for each in [n + 1 if n == lengths[4] else min(n, 20) + 1] * HEADS]
-    assert ids[4 * HEADS, : lengths[4] + 1].tolist() == list(range(lengths[4] + 1))
+    expect(scores, lengths, [lengths[5] + 5] * len(lengths), launch=launch)
+    dense = torch.tensor([length == lengths[5] for length in lengths], device=device)
+    ids, counts, _ = select(
+        scores, lengths, [20] * len(lengths), width=lengths[-1] + 1, dense=dense, launch=launch
+    )
+    assert counts.tolist() == [
+        each for n in lengths for each in [n + 1 if n == lengths[5] else min(n, 20) + 1] * HEADS
+    ]
+    assert ids[5 * HEADS, : lengths[5] + 1].tolist() == list(range(lengths[5] + 1))
 
 
 @pytest.mark.parametrize("bound", [0.5, -math.inf])
-def test_threshold_of_short_rows(device, bound):
-    launch, lengths = ragged(device)
+def test_threshold_of_short_rows(device, ragged, bound):
+    launch, lengths = ragged
     scores = rows_of("random", len(lengths) * HEADS, lengths[-1]).to(device)
-    expect(scores, lengths, [40] * len(lengths), kind="threshold", bound=bound, sinks=1, recent=1, launch=launch)
+    expect(
+        scores, lengths, [40] * len(lengths), kind="threshold", bound=bound, sinks=1, recent=1, launch=launch
+    )
 
 
 @pytest.mark.parametrize("p", [0.2, 1.0])
-def test_top_p_of_short_rows(device, p):
+def test_top_p_of_short_rows(device, ragged, p):
     # Whole numbers: their sums are exact in any order.
-    launch, lengths = ragged(device)
+    launch, lengths = ragged
     generator = torch.Generator().manual_seed(3)
     weights = torch.randint(0, 40, (len(lengths) * HEADS, lengths[-1]), generator=generator).float() - 30
     weights = weights.clamp_min(0)
-    weights[5] = 0
-    expect(weights.to(device), lengths, [60] * len(lengths), kind="top_p", bound=p, sinks=1, recent=1, launch=launch)
+    weights[7] = 0
+    expect(
+        weights.to(device),
+        lengths,
+        [60] * len(lengths),
+        kind="top_p",
+        bound=p,
+        sinks=1,
+        recent=1,
+        launch=launch,
+    )
 
 
-def test_a_stochastic_selection_of_short_rows_is_exact(device):
-    launch, lengths = ragged(device)
+def test_a_stochastic_selection_of_short_rows_is_exact(device, ragged):
+    launch, lengths = ragged
     scores = rows_of("random", len(lengths) * HEADS, lengths[-1]).to(device)
     tokens = [max(16 * n + 1, 0) for n in lengths]
     expect(scores, lengths, [40] * len(lengths), recall=0.9, lengths=tokens, launch=launch)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_and_rows_that_no_vector_fits(device, dtype):
+def test_half_precision_and_rows_that_no_vector_fits(device, ragged, dtype):
     if dtype == torch.bfloat16 and device == "cpu":
         dtype = torch.float16  # the interpreter has no bf16
-    launch, lengths = ragged(device)
+    launch, lengths = ragged
     scores = rows_of("few values", len(lengths) * HEADS, lengths[-1] + 3).to(dtype).to(device)
     expect(scores[:, : lengths[-1]], lengths, [40] * len(lengths), launch=launch)
     expect(scores[:, : lengths[-1]].contiguous(), lengths, [40] * len(lengths), launch=launch)
@@ -118,7 +137,6 @@ def test_capacities_that_have_a_tile_of_short_rows():
         for most in (60, 200, 500, 1000, 2000):
             launch = default_launch(length, most, 128)
             assert isinstance(launch, Launch) and 0 < fitted(launch, length, most).short < length
-    assert isinstance(default_launch(8193, 60, 128), LongLaunch)
 
 
 def test_a_tile_as_long_as_the_rows_is_none_of_short_ones():

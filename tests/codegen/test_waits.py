@@ -65,7 +65,12 @@ def leaves(source: str) -> list[int]:
     found = []
     for branch in (node for node in ast.walk(module) if isinstance(node, ast.If)):
         constant = isinstance(branch.test, ast.Name) and branch.test.id.isupper()
-        waits = [call.lineno for each in branch.body + branch.orelse for call in calls(each) if may_wait(call, waiting)]
+        waits = [
+            call.lineno
+            for each in branch.body + branch.orelse
+            for call in calls(each)
+            if may_wait(call, waiting)
+        ]
         found += [] if constant or "== 0)" in ast.unparse(branch.test).partition(" | ")[0] else waits
     return found
 

@@ -276,17 +276,15 @@ class CompiledFlow:
         heads = storage.heads.kv
         chunks = -(-space.capacity // tile)
         work = space.work.get(tile, (space.everything, space.everything))
-        listed = False
-        if step.kind == "row":
-            grid = (heads, batch.requests)
-        elif step.passes[0].domain is None:
+        domain, listed = step.passes[0].domain, False
+        grid: tuple[int, ...] = (heads, batch.requests)
+        if step.kind == "map":
+            if domain is not None:
+                chunks = -(-space.sets[domain].width // tile)
             # Thread blocks that all fit at once, and another round, need no list of chunks.
             workers = max(source.schedule.workers * multiprocessors(batch.lengths) // heads, 1)
-            listed = batch.requests * chunks > workers
-            grid = (heads, workers) if listed else (heads, batch.requests, chunks)
-        else:
-            chunks = -(-space.sets[step.passes[0].domain].width // tile)
-            grid = (heads, batch.requests, chunks)
+            listed = domain is None and batch.requests * chunks > workers
+            grid = (heads, workers) if listed else (*grid, chunks)
         values = self.kernels.values(source, storage, layer, q, pool, space)
         launch = {} if space.fresh else self.launch
         space.fresh = False

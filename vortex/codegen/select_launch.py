@@ -25,7 +25,8 @@ class Launch:
     bins    of a histogram, at most 1,024
     keep    lanes that reach the floor and are selected from; 0: no floor, all lanes are selected from
     maxima  groups in a run of lanes whose maxima give the floor
-    short   rows of up to so many scores are selected from a tile of as many lanes, without a floor; 0: none are
+    short   rows of up to so many scores are selected from a tile of as many lanes, those of up to half of it from one
+            of half as many, without a floor; 0: none are
     registers  most of a thread, so that more thread blocks share a multiprocessor (None: Triton's choice)
     """
 
@@ -39,11 +40,11 @@ class Launch:
 
     def __post_init__(self) -> None:
         fits = 32 <= self.bins <= LARGEST_BINS and self.keep <= LARGEST_KEEP
-        short = self.short in (0, *(32 * self.warps * each for each in EACH))
+        short = self.short in (0, *(32 * self.warps * each for each in EACH[1:]))
         if self.each not in EACH or not fits or not short:
             raise ValueError(
                 f"each: one of {EACH}; bins: 32 to {LARGEST_BINS}; keep: at most {LARGEST_KEEP}; short: 0, or one of "
-                f"{EACH} for each thread; got {self}"
+                f"{EACH[1:]} for each thread; got {self}"
             )
 
     @property
@@ -89,7 +90,8 @@ class LongLaunch:
 
 # (scores of a row, k, rows, launch): the first line that holds a selection; benchmarks/topk.py times the alternatives.
 # Where k of g groups have a maximum that reaches the floor, n * (1 - (1 - k / g) ** (g / n)) of n scores without order
-# do: `keep` is well above that. Up to FEW_ROWS a multiprocessor has one row, which may take all of its registers.
+# do: `keep` is well above that where g is 1.25 k or more. A row with fewer groups is slow, so it should find room in the
+# tile of short ones. Up to FEW_ROWS a multiprocessor has one row, which may take all of its registers; of more, two.
 ANY = 1 << 62
 FEW_ROWS = 132
 LAUNCHES: tuple[tuple[int, int, int, Launch], ...] = (
@@ -98,14 +100,15 @@ LAUNCHES: tuple[tuple[int, int, int, Launch], ...] = (
     (512, ANY, ANY, Launch(4, 4, 128)),
     (1024, 64, ANY, Launch(4, 8, 128, keep=128)),
     (1024, ANY, ANY, Launch(4, 8, 128)),
-    (2048, 128, ANY, Launch(8, 8, 256, keep=256, short=1024)),
+    (2048, 128, FEW_ROWS, Launch(8, 8, 256, short=1024)),
+    (2048, 128, ANY, Launch(8, 8, 256, keep=256, maxima=2, short=1024)),
     (2048, 256, ANY, Launch(8, 8, 256, keep=512, maxima=2, short=1024)),
     (2048, ANY, ANY, Launch(8, 8, 256, short=1024)),
-    (4096, 128, ANY, Launch(8, 16, 256, keep=256, short=2048)),
+    (4096, 128, ANY, Launch(8, 16, 256, keep=256, maxima=2, short=2048)),
     (4096, 512, ANY, Launch(8, 16, 256, keep=1024, maxima=4, short=2048)),
     (4096, ANY, ANY, Launch(16, 8, 512, short=2048)),
-    (8192, 128, FEW_ROWS, Launch(8, 16, 128, keep=256, short=2048)),
-    (8192, 128, ANY, Launch(8, 16, 256, keep=256, short=2048)),
+    (8192, 128, FEW_ROWS, Launch(8, 16, 128, keep=256, maxima=2, registers=168, short=2048)),
+    (8192, 128, ANY, Launch(8, 16, 256, keep=256, maxima=2, registers=128, short=2048)),
     (8192, 256, ANY, Launch(8, 16, 256, keep=512, short=2048)),
     (8192, 512, FEW_ROWS, Launch(8, 16, 512, keep=1024, maxima=4, short=2048)),
     (8192, 512, ANY, Launch(8, 16, 256, keep=1024, maxima=2, short=2048)),
