@@ -27,6 +27,7 @@ def report(document: Row) -> str:
         "too. Ratios are of servers of one commit. Servers import together up to the first use of the GPU and then run "
         f"one after the other; those whose turn has not come look for a file now and then{idle(rows)}.\n",
         *versions(rows, document),
+        *notes(rows, document),
     ]
     for group in dict.fromkeys(row["group"] for row in rows):
         parts += [f"## {group}\n", *table([row for row in rows if row["group"] == group], document), ""]
@@ -42,6 +43,13 @@ def versions(rows: list[Row], document: Row) -> Iterator[str]:
         found.setdefault(text, []).append(given["commit"])
     for text, commits in found.items():
         yield f"{text}.\n" if len(found) == 1 else f"{', '.join(dict.fromkeys(commits))}: {text}.\n"
+
+
+def notes(rows: list[Row], document: Row) -> Iterator[str]:
+    """What was said of a run with --note."""
+    for note in dict.fromkeys(row["note"] for row in rows if row.get("note")):
+        commits = dict.fromkeys({**document, **row}["commit"] for row in rows if row.get("note") == note)
+        yield f"{', '.join(commits)}: {note}.\n"
 
 
 def idle(rows: list[Row]) -> str:

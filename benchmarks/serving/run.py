@@ -152,6 +152,7 @@ def options(description: str) -> argparse.Namespace:
     add("--seconds", type=float, default=1e9, help="for everything; what has come by then is kept")
     add("--limit", type=float, default=600, help="seconds of one server at most, from its turn on")
     add("--commit", default="", help="where there is no git")
+    add("--note", default="", help="kept with the rows: what is special about the machine")
     add("--cpu", action="store_true", help="a tiny model on a CPU, to try this script")
     add("--list", action="store_true")
     add("--report", action="store_true", help="write the table of the results that are there")
@@ -230,6 +231,8 @@ class Run:
         for row in rows_of(server, found, self.changes):
             row |= {"versions": self.head["versions"], "commit": self.head["commit"],
                     "waiting_servers": len(waiting), "waiting_cpu_s": round(used, 2)}  # fmt: skip
+            if self.given.note:
+                row["note"] = self.given.note
             self.document["rows"] = [each for each in self.document["rows"] if key(each) != key(row)] + [row]
             print(line(server.case, row), flush=True)
         self.document |= self.head

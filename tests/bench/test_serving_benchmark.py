@@ -91,6 +91,12 @@ def test_servers_of_different_commits_are_not_set_beside_each_other():
     assert "| vortex-128 |  | 4,500 | 3.56 |  |  |" in text
 
 
+def test_a_note_is_told_with_the_commits_it_belongs_to():
+    assert "\nnew: two GPUs.\n" in page(
+        row("flashinfer", 1.0), row("vortex-128", 1.0, commit="new", note="two GPUs")
+    )
+
+
 def test_requests_that_come_at_random_times_have_times_of_tokens():
     late = {"group": "latency", "load": "1/s 8192+256", "per_token_p50_ms": 2.5, "per_token_p95_ms": 3.0}
     rated = {**row("vortex-128", 1.0), **late}

@@ -216,20 +216,22 @@ BF16_ERROR = 0.08
 """Between log probabilities of two runs in bf16; one such run and float32 are at most 0.033 apart."""
 
 
-def compare_with_embedded_in_bf16(engine: Any, prompt: Sequence[int], generated: Generated) -> None:
-    """Selections may differ where scores are close: most steps agree, none by chance."""
-    logprobs, _ = forced(engine, prompt, generated)
-    error = (logprobs - torch.tensor(generated.logprobs)).abs()
-    assert error.median() <= BF16_ERROR / 3
-    assert (error <= BF16_ERROR).float().mean() >= 0.8
+def as_embedded(engine: Any, prompts: Sequence[Sequence[int]], generated: Sequence[Generated]) -> None:
+    """What a server generated beside the embedded engine: in float32 on a CPU, in bf16 on a GPU.
 
-
-def as_embedded(engine: Any, prompt: Sequence[int], generated: Generated) -> None:
-    """What a server generated beside the embedded engine: in float32 on a CPU, in bf16 on a GPU."""
-    if GPU:
-        compare_with_embedded_in_bf16(engine, prompt, generated)
-    else:
-        compare_with_embedded(engine, prompt, generated, 1e-4)
+    In bf16 close scores select other blocks now and then, and one request in ten goes its own way after that. Over the
+    requests of a batch, 0.94 to 0.98 of all steps agree; 0.81 to 0.88 where no state is reset, 0.53 where all entries
+    are wrong (embedded engine in bf16 and in float32, on a CPU).
+    """
+    given = list(zip(prompts, generated, strict=True))
+    if not GPU:
+        for prompt, each in given:
+            compare_with_embedded(engine, prompt, each, 1e-4)
+        return
+    errors = [forced(engine, ids, each)[0] - torch.tensor(each.logprobs) for ids, each in given]
+    error = torch.cat(errors).abs()
+    found = float(error.median()), float((error <= BF16_ERROR).float().mean())
+    assert found[0] <= BF16_ERROR / 4 and found[1] >= 0.85, found
 
 
 def compare(ours: Sequence[Generated], theirs: Sequence[Generated], error: float) -> None:

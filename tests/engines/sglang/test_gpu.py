@@ -51,8 +51,7 @@ def engine(model):
 
 
 def test_a_small_budget_decodes_as_the_embedded_engine(engine, server, tmp_path):
-    for each, generated in zip(PROMPTS, server.generate(PROMPTS), strict=True):
-        as_embedded(engine, each, generated)
+    as_embedded(engine, PROMPTS, server.generate(PROMPTS))
     assert server.probe(tmp_path)["wrong"] == []
 
 
@@ -76,8 +75,7 @@ def test_requests_that_were_retracted(engine, server, tmp_path):
     prompts = [prompt(100, seed) for seed in range(30, 38)]
     assert sum(server.run(server.one_by_one(prompts, 400))) > 0
     nothing_wrong(server.probe(tmp_path))
-    for each, generated in zip(PROMPTS, server.generate(PROMPTS), strict=True):
-        as_embedded(engine, each, generated)
+    as_embedded(engine, PROMPTS, server.generate(PROMPTS))
 
 
 def test_pages_that_come_back_from_the_host_have_their_entries(model, engine, tmp_path):
@@ -89,7 +87,7 @@ def test_pages_that_come_back_from_the_host_have_their_entries(model, engine, tm
             server.generate([prompt(700, seed)])
         (warm,) = server.generate([asked])
         assert warm.host >= 384 and warm.cached >= warm.host
-        as_embedded(engine, asked, warm)
+        as_embedded(engine, [asked], [warm])
         found = server.run(asyncio.wait_for(soak(server, 100, 50), 240))
         assert share_of_best(engine, found[-4:]) >= 0.8
         assert server.probe(tmp_path)["wrong"] == []

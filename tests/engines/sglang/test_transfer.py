@@ -57,9 +57,8 @@ def test_transferred_prompts_decode_as_the_embedded_engine(servers, engine, tmp_
     again = [[*first[-1][:100], *prompt(60, 72)], [*first[-2][:96], *prompt(1, 73)], first[-3]]
     for room, prompts in ((100, first), (200, [*(prompt(length, 71) for length in LENGTHS[:5]), *again])):
         answers = transferred(prefill, decode, prompts, TOKENS, room)
-        for ids, generated in zip(prompts, answers, strict=True):
-            assert len(generated.tokens) == TOKENS
-            as_embedded(engine, ids, generated)
+        assert all(len(generated.tokens) == TOKENS for generated in answers)
+        as_embedded(engine, prompts, answers)
         finished = sum((len(ids) + TOKENS - 2) // 8 for ids in prompts)
         assert nothing_wrong(decode, tmp_path)["valid"] >= finished
     assert [each.cached for each in answers[-3:]] == [96, 96, 64]
@@ -76,8 +75,7 @@ def test_pages_that_a_retracted_request_gets_back(servers, engine, tmp_path):
     nothing_wrong(decode, tmp_path)
     kept = [each for each in zip(prompts, answers, strict=True) if not each[1].retracted]
     assert kept
-    for ids, generated in kept[:2]:
-        as_embedded(engine, ids, generated)
+    as_embedded(engine, *zip(*kept[:2], strict=True))
 
 
 def test_a_prefix_that_the_decode_server_has_is_not_sent_again(model, engine, tmp_path):
@@ -86,12 +84,11 @@ def test_a_prefix_that_the_decode_server_has_is_not_sent_again(model, engine, tm
         prefill.wait()
         start = prompt(200, 90)
         (first,) = transferred(prefill, decode, [start], TOKENS, 100)
-        as_embedded(engine, start, first)
+        as_embedded(engine, [start], [first])
         begun = [[*start[:length], *prompt(30, length)] for length in (64, 100, 192)]
         answers = transferred(prefill, decode, begun, TOKENS, 200)
         assert [each.cached for each in answers] == [64, 96, 192]
-        for ids, generated in zip(begun, answers, strict=True):
-            as_embedded(engine, ids, generated)
+        as_embedded(engine, begun, answers)
         # K and V of what was generated come from sparse steps: the decode server alone has them.
         (last,) = transferred(prefill, decode, [[*start, *first.tokens, *prompt(20, 91)]], TOKENS, 300)
         assert last.cached == (len(start) + TOKENS - 1) // 16 * 16
