@@ -1,6 +1,7 @@
 """`vortex check`: what it prints, in which form, and its exit codes."""
 
 import json
+import os
 
 import pytest
 
@@ -134,6 +135,13 @@ def test_a_folder_stands_for_the_algorithm_files_in_it(vortex, flow, broken, tmp
     assert [each["target"] for each in document["files"]] == [str(broken), str(flow)]
     assert {each["code"] for each in document["findings"]} == {"VTX201"}
     assert result.stderr == f"{tmp_path}: left out, as they do not mention vFlow: helper.py\n"
+
+
+def test_a_pipe_in_a_folder_is_told_and_not_waited_for(vortex, flow, tmp_path):
+    os.mkfifo(tmp_path / "waits.py")
+    result = vortex("check", tmp_path)
+    assert result.exit_code == 1 and "waits.py: error VTX005" in result.stdout
+    assert "2 files: 1 error" in result.stdout
 
 
 def test_a_folder_without_an_algorithm_is_bad_usage(vortex, tmp_path):

@@ -41,6 +41,12 @@ def test_reserved_blocks_are_attended_whatever_the_budget_is():
     assert layers(shown("quest", budget=1, sink_blocks=70)) == ["layers 0-5: 64, 72, 72"]
 
 
+def test_requests_below_dense_below_attend_every_block():
+    assert layers(shown("quest", dense_below=1025)) == ["layers 0-5: 64, 32, 256"]
+    assert layers(shown("quest", dense_below=1024)) == ["layers 0-5: 32, 32, 256"]
+    assert layers(shown("quest", dense_below="auto")) == ["layers 0-5: 32, 32, 256"]
+
+
 def test_layers_that_take_over_a_selection_name_the_one_that_made_it():
     text = shown("tidal_decode", dense_layers="1", reuse_layers=3, reuse_steps=4)
     assert layers(text) == [

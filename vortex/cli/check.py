@@ -66,10 +66,11 @@ def _expanded(targets: Sequence[str]) -> list[str]:
 
 
 def _content(file: Path) -> bytes:
+    """Bytes of a file; of what cannot be read some that mention vFlow, so that the check says why it cannot."""
     try:
-        return file.read_bytes()
+        return file.read_bytes() if file.is_file() else b"vFlow"  # reading a pipe would wait for a writer
     except OSError:
-        return b"vFlow"  # let the check say why it cannot be read
+        return b"vFlow"
 
 
 def _summary(reports: Sequence[Report]) -> str:

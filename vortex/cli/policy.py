@@ -22,7 +22,7 @@ def show_policy(program: Program) -> str:
         f"  block_size {policy.block_size}, sink_blocks {policy.sink_blocks}, recent_blocks {policy.recent_blocks}",
         f"  dense_layers {policy.dense_layers or 'none'}, dense_below {policy.dense_below}",
         f"  reuse_steps {policy.reuse_steps}, reuse_layers {policy.reuse_layers}, share_heads {policy.share_heads}",
-        f"  budget {policy.budget}: of {BLOCKS[0]}, {BLOCKS[1]} and {BLOCKS[2]} blocks it takes at most",
+        f"  budget {policy.budget}: of {BLOCKS[0]}, {BLOCKS[1]} and {BLOCKS[2]} blocks a layer attends at most",
     ]  # fmt: skip
     lines += [f"    {line}" for line in _layers(program)]
     return "\n".join([*lines, *_sizes(program)]) + "\n"
@@ -46,11 +46,13 @@ def _layer(program: Program, layer: int, dense: bool) -> str:
         return f"what layer {source} selected"
     budget = Budget.parse(policy.budget)
     where = {"block_size": policy.block_size, "layer": layer, "layers": program.shape.layers}
+    # "auto" is measured where a step is made.
+    below = policy.dense_below if isinstance(policy.dense_below, int) else 0
     sizes = []
     for blocks in BLOCKS:
         tokens = blocks * policy.block_size
         attended = Counts.of(tokens, program).attended(budget.evaluate(tokens=tokens, **where))
-        sizes.append(str(attended))
+        sizes.append(str(blocks if tokens < below else attended))
     return ", ".join(sizes)
 
 
