@@ -73,7 +73,9 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 def render(finding: Diagnostic, source: str | None = None) -> str:
     """The finding as plain text: place, message, the author's line with a caret, remedy."""
-    lines = python_lines(source) if source is not None else linecache.getlines(finding.file)
+    lines = []
+    if finding.line:  # what no line is blamed for may be a pipe, which reading would wait for
+        lines = python_lines(source) if source is not None else linecache.getlines(finding.file)
     where = f"{finding.file}:{finding.line}:{finding.column}" if finding.line else finding.file
     text = [f"{where}: {finding.severity} {finding.code}: {finding.message}"]
     if 0 < finding.line <= len(lines):
