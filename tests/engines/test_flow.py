@@ -131,6 +131,7 @@ def test_a_replay_is_fed_the_tokens_whatever_would_have_been_chosen(model):
     assert [each.step for each in found.recalls] == list(range(6)) and 0 < found.recall < 1
     assert (dense.recalls, dense.recall, dense.counters.kv_share) == ((), None, 1.0)
     assert [each.step for each in made.replay(PROMPTS[0], given, recall_every=4).recalls] == [0, 4]
+    assert torch.equal(made.replay(torch.tensor(PROMPTS[0]), torch.tensor(given)).logits, found.logits)
 
 
 def test_replays_of_the_same_tokens_compare_and_others_do_not(model):

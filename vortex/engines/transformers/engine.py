@@ -152,7 +152,9 @@ class Engine:
         difference. recall_every and dense as in `generate`. The first step follows the prefill, which is dense.
         """
         ids = self.loaded.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        return replay(self, ids, tokens, recall_every, self.dense if dense is None else dense)
+        return replay(
+            self, ids, [int(each) for each in tokens], recall_every, self.dense if dense is None else dense
+        )
 
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int, dense: bool | None = None) -> Session:
         """Prefills token lists for step-by-step decoding: `with engine.open(...) as session`.
