@@ -7,19 +7,15 @@ import os
 from collections.abc import Iterator
 
 from vortex.dsl.diagnostics import Diagnostic, diagnose
-from vortex.dsl.ir import Function, Location, Program
+from vortex.dsl.ir import Function, Location, Node, Program
 from vortex.dsl.ops.inputs import LEAVES
 from vortex.dsl.ops.storage import BITS
+from vortex.dsl.registry import OPERATORS
 
 MONOTONE = ("Exp", "Log", "Sqrt", "Sigmoid", "Tanh", "Softmax")
 """Steps that keep the order of the blocks (Softmax over block, Log and Sqrt where they are defined)."""
 
-OVER_NOTHING = {"Mean": "NaN", "Max": "-inf", "Min": "inf"}
-"""What a reduction of `block` gives for a request without a finished block, where a sum never recovers from it."""
-
-RECOVERS = {"Maximum": ("Max",), "Minimum": ("Min",), "Exp": ("Max",), "Sigmoid": ("Max", "Min"),
-            "Tanh": ("Max", "Min"), "Where": ("Mean", "Max", "Min")}  # fmt: skip
-"""Steps after which what these reductions give over nothing does no harm, or that an author chose for it."""
+UNUSUAL = (math.nan, math.inf, -math.inf)
 
 BOUNDED = ("Softmax", "Normalize", "Sigmoid", "Tanh", "Log", "L2Norm")
 """Steps after which the size of q k^T no longer shows."""
@@ -80,25 +76,57 @@ def states_from_nothing(program: Program) -> Iterator[Finding]:
 
     A state with an axis `block` has no element then, and one that does not read itself forgets it.
     """
-    nodes = program.indexer.nodes
-    for store in program.indexer.stores:
+    function = program.indexer
+    for store in function.stores:
         seen: set[tuple[int, frozenset[str]]] = set()
         pending: list[tuple[int, frozenset[str]]] = [(store.value, frozenset())]
         found, carried = None, False
         while pending:
-            number, harmless = pending.pop()
-            node = nodes[number]
-            if (number, harmless) in seen or node.type.axis("block") or node.type.dtype == "bool":
+            number, mended = pending.pop()
+            node = function.nodes[number]
+            if (number, mended) in seen or node.type.axis("block") or node.type.dtype == "bool":
                 continue
-            seen.add((number, harmless))
+            seen.add((number, mended))
             carried = carried or (node.op == "State" and node.attr("name") == store.name)
-            over_block = node.op in OVER_NOTHING and "block" in node.attr("dim")  # type: ignore[operator]
-            if over_block and node.op not in harmless:
-                found = found or node
-            pending += [(each, harmless | set(RECOVERS.get(node.op, ()))) for each in node.inputs]
+            value = over_nothing(function, node)
+            if value is not None and value not in mended:
+                found = found or (node, value)
+            pending += [(each, mended | mends(node, place)) for place, each in enumerate(node.inputs)]
         if found is not None and carried:
-            facts: dict[str, object] = {"name": store.name, "op": found.op, "value": OVER_NOTHING[found.op]}
-            yield "state-from-nothing", found.location, facts
+            node, value = found
+            facts: dict[str, object] = {"name": store.name, "op": node.op, "value": value}
+            yield "state-from-nothing", node.location, facts
+
+
+def over_nothing(function: Function, node: Node) -> str | None:
+    """NaN, inf or -inf, where an operator gives that for a request without a finished block."""
+    operator = OPERATORS.get(node.op)
+    types = tuple(function.nodes[each].type for each in node.inputs)
+    if operator is None or not node.type.is_float or "block" not in operator.crosses(node, types):
+        return None
+    value = operator.neutral if operator.empty is None else operator.empty
+    return None if value is None or math.isfinite(value) else shown(value)
+
+
+def mends(node: Node, place: int) -> frozenset[str]:
+    """Of NaN and the infinities, those that an operand at this place may be and the result is finite all the same.
+    `Where` mends all of them: its author chose when to take it."""
+    operator = OPERATORS.get(node.op)
+    if node.op == "Where":
+        return frozenset(map(shown, UNUSUAL))
+    if operator is None or operator.scalar is None or not node.type.is_float:
+        return frozenset()
+    operands = [1.0] * len(node.inputs)
+    found = set()
+    for value in UNUSUAL:
+        operands[place] = value
+        if math.isfinite(operator.scalar(*operands)):
+            found.add(shown(value))
+    return frozenset(found)
+
+
+def shown(value: float) -> str:
+    return "NaN" if math.isnan(value) else str(value)
 
 
 def entry_bytes_per_token(program: Program, name: str, kv_bytes: int = 2) -> float:

@@ -45,6 +45,7 @@ class Operator:
     reference  (node, operand types) -> function(run, *values) that computes it eagerly in torch
     pads       what padded lanes of the result hold, given the operands'
     neutral    what a consumed (reduced) axis must hold in its padded lanes, or None where nothing is reduced
+    empty      what a reduction gives over no elements, where that is not `neutral`
     crosses    axes along which elements of the result depend on other elements
     scalar     the same on Python numbers, for elementwise operators: folds constants and padding values
     takes_sets whether the reference receives index sets as they are, and not as boolean indicators
@@ -57,6 +58,7 @@ class Operator:
     reference: Callable[[Node, tuple[TensorType, ...]], Callable[..., Any]]
     pads: Callable[[Node, tuple[TensorType, ...], tuple[Pads, ...]], Pads] = no_pads
     neutral: float | None = None
+    empty: float | None = None
     crosses: Callable[[Node, tuple[TensorType, ...]], tuple[str, ...]] = crosses_nothing
     scalar: Callable[..., float] | None = None
     takes_sets: bool = False

@@ -95,6 +95,7 @@ def Sum(x: TensorType, *, dim: Dim = None) -> Inferred:
     reference=_reference(lambda x, dims: x.mean(dims)),
     pads=reducing_pads(lambda value, size: value),
     neutral=0.0,
+    empty=math.nan,
     crosses=reduced,
 )
 def Mean(x: TensorType, *, dim: Dim = None) -> Inferred:
