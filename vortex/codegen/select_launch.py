@@ -91,8 +91,7 @@ class LongLaunch:
 # (scores of a row, k, rows, launch): the first line that holds a selection; benchmarks/topk.py times the alternatives.
 # Where k of g groups have a maximum that reaches the floor, n * (1 - (1 - k / g) ** (g / n)) of n scores without order
 # do: `keep` is well above that where g is 1.25 k or more. A row with fewer groups is slow, so it should find room in
-# the tile of short ones. Up to FEW_ROWS a multiprocessor has one row, which may take all of its registers; of more,
-# two.
+# the tile of short ones. Up to FEW_ROWS a multiprocessor has one row, which may take all of its registers, else two.
 ANY = 1 << 62
 FEW_ROWS = 132
 LAUNCHES: tuple[tuple[int, int, int, Launch], ...] = (

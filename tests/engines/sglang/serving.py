@@ -117,7 +117,7 @@ class Server:
         return await asyncio.gather(*map(one, range(len(prompts))))
 
     def probe(self, folder: Path) -> dict[str, Any]:
-        """What the idle server holds: see stubs/probe.py."""
+        """What the idle server holds: see probe/probe.py."""
         path = folder / "probe.json"
         self.engine.collective_rpc("vortex_probe", path=str(path))
         return json.loads(path.read_text(encoding="utf-8"))

@@ -11,14 +11,13 @@ import torch
 from tests.engines.sglang.models import prompt
 from tests.engines.sglang.serving import GPU, as_embedded, embedded, sparse
 
-pytestmark = [pytest.mark.gpu] if GPU else []
+TWO = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="two ranks take two GPUs")
+pytestmark = [pytest.mark.gpu, TWO] if GPU else []
 GRAPHS = {"cuda_graph_bs_decode": [1, 4]} if GPU else {}
 
 
 @pytest.fixture(autouse=True)
 def two_places(monkeypatch):
-    if GPU and torch.cuda.device_count() < 2:
-        pytest.skip("two ranks take two GPUs")
     # SGLang binds each rank to cores of its own.
     cores = sorted(os.sched_getaffinity(0))
     monkeypatch.setenv("SGLANG_CPU_OMP_THREADS_BIND", f"{cores[0]}|{cores[-1]}")

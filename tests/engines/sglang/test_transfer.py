@@ -10,6 +10,7 @@ from tests.engines.sglang.models import prompt
 from tests.engines.sglang.prefill import TRANSFER, prefilling, transferred
 from tests.engines.sglang.serving import GPU, as_embedded, embedded, sparse
 from tests.engines.sglang.test_roles import UNPINNED
+from tests.engines.sglang.test_soak import nothing_wrong
 
 pytest.importorskip("nixl", reason="what transfers K and V here: pip install nixl nixl-cu13")
 pytestmark = pytest.mark.gpu if GPU else pytest.mark.slow
@@ -42,11 +43,11 @@ def servers(model, tmp_path_factory):
         yield prefill, decode
 
 
-def nothing_wrong(server, tmp_path):
-    """What the idle server holds: entries are those of what lies in the pool, and nothing is left behind."""
+def idle(server, tmp_path):
+    """What the server holds when nothing runs, and nothing of it is wrong."""
     found = server.probe(tmp_path)
-    assert found["wrong"] == [] and found["reads"]["sparse"] > 0
-    assert (found["tokens"], found["rows"]) == (found["all_tokens"], found["all_rows"])
+    nothing_wrong(found)
+    assert found["reads"]["sparse"] > 0
     return found
 
 
@@ -60,7 +61,7 @@ def test_transferred_prompts_decode_as_the_embedded_engine(servers, engine, tmp_
         assert all(len(generated.tokens) == TOKENS for generated in answers)
         as_embedded(engine, prompts, answers)
         finished = sum((len(ids) + TOKENS - 2) // 8 for ids in prompts)
-        assert nothing_wrong(decode, tmp_path)["valid"] >= finished
+        assert idle(decode, tmp_path)["valid"] >= finished
     assert [each.cached for each in answers[-3:]] == [96, 96, 64]
 
 
@@ -72,7 +73,7 @@ def test_pages_that_a_retracted_request_gets_back(servers, engine, tmp_path):
     answers = transferred(prefill, decode, prompts, tokens, 300)
     assert all(len(generated.tokens) == tokens for generated in answers)
     assert any(generated.retracted for generated in answers)
-    nothing_wrong(decode, tmp_path)
+    idle(decode, tmp_path)
     kept = [each for each in zip(prompts, answers, strict=True) if not each[1].retracted]
     assert kept
     as_embedded(engine, *zip(*kept[:2], strict=True))
@@ -92,4 +93,4 @@ def test_a_prefix_that_the_decode_server_has_is_not_sent_again(model, engine, tm
         # K and V of what was generated come from sparse steps: the decode server alone has them.
         (last,) = transferred(prefill, decode, [[*start, *first.tokens, *prompt(20, 91)]], TOKENS, 300)
         assert last.cached == (len(start) + TOKENS - 1) // 16 * 16
-        nothing_wrong(decode, tmp_path)
+        idle(decode, tmp_path)
